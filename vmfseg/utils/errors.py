@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one error of the project.
+
+Whatever a user gets wrong is reported by a :class:`VmfError`: *subject* (argument or file), *rule* (what does not hold),
+*found* (what came instead), *fix* (the cure). The command line, the server and the Python API all show the same object,
+in at most five lines. The first digit of the code decides the exit code of a command:
+
+=====  ======================================  =========
+code   meaning                                 exit code
+=====  ======================================  =========
+VMF1   wrong argument                          2
+VMF2   input data refused                      3
+VMF3   configuration or bundle refused         4
+VMF4   untrusted artefact refused              5
+VMF5   resource: disk, memory, lock            6
+VMF9   a bug in vmfseg                         7
+=====  ======================================  =========
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["EXIT_CODES", "VmfError", "find_vmf_error"]
+
+#: Exit code of a command by the first digit of the error code.
+EXIT_CODES = {"1": 2, "2": 3, "3": 4, "4": 5, "5": 6, "9": 7}
+
+_BLOCK = re.compile(
+    r"error (?P<code>VMF\d{3}): (?P<rule>[^\n]+)"
+    r"(?:\n  about  (?P<subject>[^\n]*))?(?:\n  found  (?P<found>[^\n]*))?(?:\n  fix    (?P<fix>[^\n]*))?"
+)
+
+
+class VmfError(ValueError):
+    """A refusal that names its subject, the broken rule, what was found and the cure.
+
+    Args:
+        code: ``"VMFnnn"``, stable over releases, so that scripts can rely on it.
+        subject: the argument or file that is refused.
+        rule: what does not hold, one short clause.
+        found: what came instead.
+        fix: what the user can do about it.
+
+    Example:
+        >>> error = VmfError("VMF213", subject="a.nii.gz", rule="the file is empty", found="0 bytes", fix="copy it again")
+        >>> print(error)
+        error VMF213: the file is empty
+          about  a.nii.gz
+          found  0 bytes
+          fix    copy it again
+        >>> error.exit_code
+        3
+    """
+
+    def __init__(self, code: str, *, subject: str = "", rule: str = "", found: str = "", fix: str = "") -> None:
+        block = _BLOCK.search(code)
+        if block is not None:  # a worker process of torch rebuilds exceptions from their text alone
+            parts = {key: value or "" for key, value in block.groupdict().items()}
+            code, subject, rule, found, fix = (parts[k] for k in ("code", "subject", "rule", "found", "fix"))
+        self.code, self.subject, self.rule, self.found, self.fix = (_line(s) for s in (code, subject, rule, found, fix))
+        super().__init__(self.render())
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of a command that stops with this error."""
+        return EXIT_CODES.get(self.code[3:4], 7)
+
+    def render(self) -> str:
+        """Return the message, at most four lines."""
+        rows = (("about", self.subject), ("found", self.found), ("fix", self.fix))
+        return "\n".join([f"error {self.code}: {self.rule}", *(f"  {key:<6} {text}" for key, text in rows if text)])
+
+    def as_dict(self) -> dict[str, str]:
+        """Return the fields for JSON (server responses, ``--json`` output)."""
+        return {"code": self.code, "subject": self.subject, "rule": self.rule, "found": self.found, "fix": self.fix}
+
+    def __reduce__(self) -> tuple[type[VmfError], tuple[str]]:
+        return (type(self), (self.render(),))
+
+
+def find_vmf_error(error: BaseException) -> VmfError | None:
+    """Find the refusal inside an exception that other libraries wrapped, or return ``None``.
+
+    MONAI re-raises errors of transforms as ``RuntimeError``, torch rebuilds those of worker processes from text; both
+    keep the cause chain or the message, and that is where this looks.
+
+    Example:
+        >>> inner = VmfError("VMF213", subject="a.nii.gz", rule="the file is empty", found="0 bytes", fix="copy it again")
+        >>> find_vmf_error(RuntimeError(f"applying transform failed: {inner} in worker 3")).subject
+        'a.nii.gz'
+        >>> find_vmf_error(KeyError("x")) is None
+        True
+    """
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        if isinstance(link, VmfError):
+            return link
+        seen.add(id(link))
+        link = link.__cause__ or link.__context__
+    block = _BLOCK.search(str(error))
+    return VmfError(block.group(0)) if block else None
+
+
+def _line(text: str) -> str:
+    return " ".join(str(text).split())

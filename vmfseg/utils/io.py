@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one writer: a file is either the old one or the complete new one, whatever happens in between.
+
+:func:`atomic_path` hands out a temporary file beside the target; when the block ends well, the file is flushed to disk
+and renamed over the target in one step (``os.replace``), otherwise it is removed and the target stays as it was.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from vmfseg.utils.errors import VmfError
+
+__all__ = ["atomic_path", "atomic_write", "read_json", "sha256_bytes", "sha256_file", "write_json"]
+
+StrPath = str | os.PathLike[str]
+
+
+@contextmanager
+def atomic_path(path: StrPath, *, overwrite: bool = True) -> Iterator[Path]:
+    """Yield a temporary path beside ``path`` (same suffixes) that replaces it when the block ends without an error.
+
+    Args:
+        path: the final file. Missing parent folders are made.
+        overwrite: whether an existing file may be replaced.
+
+    Raises:
+        VmfError: VMF501 disk full, VMF502 not writable, VMF503 the file exists and ``overwrite`` is false.
+    """
+    target = Path(path)
+    if not overwrite and target.exists():
+        raise VmfError(
+            "VMF503", subject=str(target), rule="the output exists already", fix="pass --overwrite or choose another output"
+        )
+    temporary: Path | None = None
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        suffix = "".join(target.suffixes[-2:])
+        handle, name = tempfile.mkstemp(prefix=".vmfseg-", suffix=suffix, dir=target.parent)
+        os.close(handle)
+        temporary = Path(name)
+        yield temporary
+        with open(temporary, "rb+") as stream:
+            os.fsync(stream.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        if overwrite:
+            os.replace(temporary, target)
+        else:
+            _link_new(temporary, target)
+        _sync_folder(target.parent)
+    except OSError as error:
+        raise _as_vmf_error(error, target) from error
+    finally:
+        if temporary is not None:
+            with suppress(OSError):
+                temporary.unlink()
+
+
+def atomic_write(path: StrPath, data: bytes | str, *, overwrite: bool = True) -> None:
+    """Write ``data`` to ``path`` in one step. See :func:`atomic_path`.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> atomic_write(folder / "a.txt", "hello")
+        >>> (folder / "a.txt").read_text(), [p.name for p in folder.iterdir()]
+        ('hello', ['a.txt'])
+    """
+    with atomic_path(path, overwrite=overwrite) as temporary:
+        temporary.write_bytes(data.encode() if isinstance(data, str) else data)
+
+
+def write_json(path: StrPath, value: Any, *, overwrite: bool = True) -> None:
+    """Write ``value`` as indented JSON with a final newline. NaN and infinity are refused: they are not JSON."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    atomic_write(path, text + "\n", overwrite=overwrite)
+
+
+def read_json(path: StrPath) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        VmfError: VMF301 if the file is missing or not JSON.
+    """
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise VmfError(
+            "VMF301", subject=str(path), rule="the file cannot be read", found=_reason(error), fix="check the path"
+        ) from error
+    except ValueError as error:
+        raise VmfError(
+            "VMF301", subject=str(path), rule="the file is not valid JSON", found=str(error), fix="correct the file"
+        ) from error
+
+
+def sha256_file(path: StrPath) -> str:
+    """Return the SHA-256 of a file as hexadecimal text."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as stream:
+        while chunk := stream.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def sha256_bytes(*parts: bytes) -> str:
+    """Return the SHA-256 of the concatenated ``parts`` as hexadecimal text."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _as_vmf_error(error: OSError, target: Path) -> VmfError:
+    if error.errno == errno.EEXIST:
+        return VmfError(
+            "VMF503", subject=str(target), rule="the output exists already", fix="pass --overwrite or choose another output"
+        )
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return VmfError(
+            "VMF501",
+            subject=str(target),
+            rule="the disk is full; the previous file is unchanged",
+            found=_reason(error),
+            fix="free some space or choose another output folder",
+        )
+    return VmfError(
+        "VMF502",
+        subject=str(target),
+        rule="the output cannot be written; the previous file is unchanged",
+        found=_reason(error),
+        fix="check the permissions or choose another output folder",
+    )
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or type(error).__name__
+
+
+def _link_new(source: Path, target: Path) -> None:
+    """Give ``source`` its final name unless that exists (``os.link`` fails then, ``os.replace`` would not)."""
+    os.link(source, target)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _sync_folder(folder: Path) -> None:
+    with suppress(OSError):  # some file systems cannot sync folders; the file itself is safe already
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

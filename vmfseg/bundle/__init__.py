@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Bundles: layered sources compiled to self-contained JSON, and the static checker that never runs a config."""

@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Dictionary transforms, only where MONAI has none."""

@@ -30,23 +30,21 @@ def check_channels(name: str, tensor: torch.Tensor, channels: int, spatial_dims:
     Example:
         >>> check_channels("features", torch.zeros(2, 3, 8, 8), 64, spatial_dims=2)
         Traceback (most recent call last):
-        ValueError: features must have shape (B, 64, H, W), got (2, 3, 8, 8). Check the channel count of what produces it.
+        ValueError: features must have shape (B, 64, H, W), got (2, 3, 8, 8). Check what produces it.
     """
     dims = (tensor.ndim - 2) if spatial_dims is None else spatial_dims
     if tensor.ndim != dims + 2 or dims < 1 or tensor.shape[1] != channels:
         wanted = ", ".join(["B", str(channels), *"HWD"[: max(dims, 1)]])
-        raise ValueError(
-            f"{name} must have shape ({wanted}), got {tuple(tensor.shape)}. Check the channel count of what produces it."
-        )
+        raise ValueError(f"{name} must have shape ({wanted}), got {tuple(tensor.shape)}. Check what produces it.")
 
 
 def check_divisible(name: str, size: Sequence[int], factor: int, reason: str) -> None:
     """Refuse spatial sizes that are not divisible by ``factor``, and say to which size to pad.
 
     Example:
-        >>> check_divisible("image", (286, 288), 16, "VMFEncoder halves it four times")
+        >>> check_divisible("image", (286, 288), 16, "it is halved four times")
         Traceback (most recent call last):
-        ValueError: image size (286, 288) must be divisible by 16 because VMFEncoder halves it four times; pad to (288, 288).
+        ValueError: image size (286, 288) must be divisible by 16 because it is halved four times; pad to (288, 288).
     """
     if any(s % factor or s < factor for s in size):
         padded = tuple(max(factor, -(-s // factor) * factor) for s in size)

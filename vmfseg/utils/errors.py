@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one error of the project.
 
-Whatever a user gets wrong is reported by a :class:`VmfError`: *subject* (argument or file), *rule* (what does not hold),
-*found* (what came instead), *fix* (the cure). The command line, the server and the Python API all show the same object,
+Whatever a user gets wrong is reported by a :class:`VmfError`: *subject* (argument or file), *rule* (what does not
+hold), *found* (what came instead), *fix* (the cure). The command line, the server and the Python API all show the same object,
 in at most five lines. The first digit of the code decides the exit code of a command:
 
 =====  ======================================  =========
@@ -43,12 +43,12 @@ class VmfError(ValueError):
         fix: what the user can do about it.
 
     Example:
-        >>> error = VmfError("VMF213", subject="a.nii.gz", rule="the file is empty", found="0 bytes", fix="copy it again")
+        >>> error = VmfError("VMF213", subject="a.nii.gz", rule="the file is empty", found="0 bytes", fix="copy again")
         >>> print(error)
         error VMF213: the file is empty
           about  a.nii.gz
           found  0 bytes
-          fix    copy it again
+          fix    copy again
         >>> error.exit_code
         3
     """
@@ -86,7 +86,7 @@ def find_vmf_error(error: BaseException) -> VmfError | None:
     keep the cause chain or the message, and that is where this looks.
 
     Example:
-        >>> inner = VmfError("VMF213", subject="a.nii.gz", rule="the file is empty", found="0 bytes", fix="copy it again")
+        >>> inner = VmfError("VMF213", subject="a.nii.gz", rule="the file is empty", found="0 bytes", fix="copy again")
         >>> find_vmf_error(RuntimeError(f"applying transform failed: {inner} in worker 3")).subject
         'a.nii.gz'
         >>> find_vmf_error(KeyError("x")) is None

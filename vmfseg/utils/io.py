@@ -38,7 +38,10 @@ def atomic_path(path: StrPath, *, overwrite: bool = True) -> Iterator[Path]:
     target = Path(path)
     if not overwrite and target.exists():
         raise VmfError(
-            "VMF503", subject=str(target), rule="the output exists already", fix="pass --overwrite or choose another output"
+            "VMF503",
+            subject=str(target),
+            rule="the output exists already",
+            fix="pass --overwrite or choose another output",
         )
     temporary: Path | None = None
     try:
@@ -122,7 +125,10 @@ def sha256_bytes(*parts: bytes) -> str:
 def _as_vmf_error(error: OSError, target: Path) -> VmfError:
     if error.errno == errno.EEXIST:
         return VmfError(
-            "VMF503", subject=str(target), rule="the output exists already", fix="pass --overwrite or choose another output"
+            "VMF503",
+            subject=str(target),
+            rule="the output exists already",
+            fix="pass --overwrite or choose another output",
         )
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return VmfError(

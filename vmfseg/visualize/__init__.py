@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Pictures and the one-file report."""

@@ -2,8 +2,8 @@
 """The one error of the project.
 
 Whatever a user gets wrong is reported by a :class:`VmfError`: *subject* (argument or file), *rule* (what does not
-hold), *found* (what came instead), *fix* (the cure). The command line, the server and the Python API all show the same object,
-in at most five lines. The first digit of the code decides the exit code of a command:
+hold), *found* (what came instead), *fix* (the cure). The command line, the server and the Python API all show the same
+object, in at most five lines. The first digit of the code decides the exit code of a command:
 
 =====  ======================================  =========
 code   meaning                                 exit code

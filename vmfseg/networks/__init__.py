@@ -1,2 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """The networks of the paper, each usable on its own as a plain ``nn.Module``."""
+
+from .composer import VMFComposer
+from .distribution import log_vmf_normalizer
+from .encoder import BackboneEncoder, VMFEncoder
+from .heads import AssignmentHead, PresenceHead, SegmentationHead
+from .kernels import VMFKernels
+from .mixture import VMFMixture
+from .parts import FeatureEncoder, VMFParts
+from .pretraining import ReconstructionUNet, load_encoder
+from .vmf_net import VMFNet
+
+__all__ = [
+    "AssignmentHead",
+    "BackboneEncoder",
+    "FeatureEncoder",
+    "PresenceHead",
+    "ReconstructionUNet",
+    "SegmentationHead",
+    "VMFComposer",
+    "VMFEncoder",
+    "VMFKernels",
+    "VMFMixture",
+    "VMFNet",
+    "VMFParts",
+    "load_encoder",
+    "log_vmf_normalizer",
+]

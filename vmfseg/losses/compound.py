@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The objective of every setting as named, weighted terms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from vmfseg.networks.parts import VMFParts
+from vmfseg.utils.checks import did_you_mean
+
+from .clustering import VMFClusteringLoss
+from .cross_pseudo import CrossPseudoLoss
+from .presence import PresenceLoss
+from .segmentation import MaskedCrossEntropyLoss, MaskedDiceLoss
+
+__all__ = ["VMFLoss"]
+
+#: Weights of the terms in the five settings of the paper (Eq. 6, 8, 11, 13, 14).
+PAPER_WEIGHTS: dict[str, dict[str, float]] = {
+    "unsupervised": {"clustering": 1.0},
+    "weak": {"presence": 1.0, "clustering": 1.0},
+    "vmfnet": {"dice": 1.0, "reconstruction": 1.0, "clustering": 1.0},
+    "vmfpseudo": {"dice": 1.0, "clustering": 1.0, "cross_pseudo": 0.1},
+    "vmfweak": {"dice": 1.0, "presence": 0.5, "clustering": 1.0},
+}
+
+
+class VMFLoss(nn.Module):
+    r"""Weighted sum of named terms, of which those that can be computed apply.
+
+    =================  ============================================  ===============================
+    term               formula                                       needs
+    =================  ============================================  ===============================
+    ``dice``           :class:`MaskedDiceLoss`                       a label
+    ``cross_entropy``  :class:`MaskedCrossEntropyLoss`               a label
+    ``reconstruction`` :math:`|X - \hat X|_1`, mean (Eq. 10)         parts.reconstruction
+    ``clustering``     :class:`VMFClusteringLoss` (Eq. 6)            nothing more
+    ``presence``       :class:`PresenceLoss` (Eq. 7)                 parts.presence, presence labels
+    ``cross_pseudo``   :class:`CrossPseudoLoss` (Eq. 12)             the partner's logits
+    =================  ============================================  ===============================
+
+    A batch without a label simply has no ``dice``: so one loss serves labelled and unlabelled batches and the engine
+    holds no weights. A label with fewer images than the batch belongs to the first ones (labelled and unlabelled images
+    in one batch).
+
+    Args:
+        weights: weight of each term, or the name of a setting of the paper (``"unsupervised"``, ``"weak"``,
+            ``"vmfnet"``, ``"vmfpseudo"``, ``"vmfweak"``). Terms without a weight are not computed.
+        unlabeled_weights: other weights for batches (or parts of joint batches) without a label, for instance
+            ``{"reconstruction": 0.1}``; by default the same.
+        squared_pred: Dice with squares (paper) or without (reference code).
+        cross_entropy_on: ``"logits"`` or ``"probabilities"`` (reference code).
+        class_weights: of the cross-entropy.
+        clustering_reduction: ``"mean"`` (paper) or ``"sum"`` over the batch (reference code).
+        presence_kind: ``"l1"`` (paper) or ``"bce"``.
+        pseudo_target: ``"threshold"`` (paper) or ``"argmax"``.
+
+    Example:
+        >>> from vmfseg.networks import VMFNet
+        >>> net, x = VMFNet(channels=(4, 8, 8), num_kernels=3, hidden_channels=4), torch.rand(2, 1, 16, 16)
+        >>> loss, parts = VMFLoss("vmfnet"), net(x, return_parts=True)
+        >>> sorted(loss(parts, x)), sorted(loss(parts, x, torch.zeros(2, 1, 16, 16)))
+        (['clustering', 'reconstruction'], ['clustering', 'dice', 'reconstruction'])
+    """
+
+    TERMS = ("dice", "cross_entropy", "reconstruction", "clustering", "presence", "cross_pseudo")
+
+    def __init__(
+        self,
+        weights: str | Mapping[str, float] = "vmfnet",
+        unlabeled_weights: Mapping[str, float] | None = None,
+        squared_pred: bool = True,
+        cross_entropy_on: str = "logits",
+        class_weights: list[float] | None = None,
+        clustering_reduction: str = "mean",
+        presence_kind: str = "l1",
+        pseudo_target: str = "threshold",
+    ) -> None:
+        super().__init__()
+        if isinstance(weights, str):
+            if weights not in PAPER_WEIGHTS:
+                raise ValueError(
+                    f"weights must be a mapping or one of {', '.join(PAPER_WEIGHTS)}, got {weights!r}."
+                    f"{did_you_mean(weights, PAPER_WEIGHTS)}"
+                )
+            weights = PAPER_WEIGHTS[weights]
+        self.weights = self._checked("weights", weights)
+        self.unlabeled_weights = {**self.weights, **self._checked("unlabeled_weights", unlabeled_weights or {})}
+        self.dice = MaskedDiceLoss(squared_pred=squared_pred)
+        self.cross_entropy = MaskedCrossEntropyLoss(cross_entropy_on, class_weights)
+        self.clustering = VMFClusteringLoss(clustering_reduction, one_minus=clustering_reduction == "sum")
+        self.presence = PresenceLoss(presence_kind)
+        self.cross_pseudo = CrossPseudoLoss(pseudo_target, squared_pred)
+
+    def forward(
+        self,
+        parts: VMFParts,
+        image: torch.Tensor,
+        label: torch.Tensor | None = None,
+        presence: torch.Tensor | None = None,
+        annotated: torch.Tensor | None = None,
+        partner: torch.Tensor | None = None,
+    ) -> dict[str, torch.Tensor]:
+        """Return the weighted terms that apply.
+
+        Args:
+            parts: of the network.
+            image: ``BCHW[D]``, what the network saw.
+            label: class numbers ``B1HW[D]``, or of the first images only, or ``None``.
+            presence: ``BK``, or ``None``.
+            annotated: ``BN``, which classes each labelled image was annotated for, or ``None`` for all.
+            partner: logits ``BNHW[D]`` of the other network, or ``None``.
+
+        Raises:
+            ValueError: a term has a weight but the network lacks the part it needs; shapes that do not fit.
+        """
+        weights = self.weights if label is not None else self.unlabeled_weights
+        terms: dict[str, torch.Tensor] = {}
+        if label is not None:
+            if label.shape[0] > parts.logits.shape[0]:
+                raise ValueError(
+                    f"label must not have more images than the batch, got {label.shape[0]} for {parts.logits.shape[0]}."
+                )
+            logits = parts.logits[: label.shape[0]]
+            if weights.get("dice"):
+                terms["dice"] = self.dice(logits, label, annotated)
+            if weights.get("cross_entropy"):
+                terms["cross_entropy"] = self.cross_entropy(logits, label, annotated)
+        if weights.get("reconstruction"):
+            if parts.reconstruction is None:
+                raise ValueError("reconstruction has a weight but the network has no composer. Use reconstruct=True.")
+            terms["reconstruction"] = F.l1_loss(parts.reconstruction, image)
+        if weights.get("clustering"):
+            terms["clustering"] = self.clustering(parts.features, parts.kernels)
+        if weights.get("presence") and presence is not None:
+            if parts.presence is None:
+                raise ValueError("presence has a weight but the network has no presence head. Use presence='masks'.")
+            terms["presence"] = self.presence(parts.presence, presence)
+        if weights.get("cross_pseudo") and partner is not None:
+            terms["cross_pseudo"] = self.cross_pseudo(parts.logits, partner)
+        return {name: weights[name] * value for name, value in terms.items()}
+
+    def _checked(self, name: str, weights: Mapping[str, float]) -> dict[str, float]:
+        for term, weight in weights.items():
+            if term not in self.TERMS:
+                raise ValueError(
+                    f"{name} must name terms of {', '.join(self.TERMS)}, got {term!r}.{did_you_mean(term, self.TERMS)}"
+                )
+            if not (isinstance(weight, int | float) and 0 <= weight < float("inf")):
+                raise ValueError(f"{name}[{term!r}] must be a finite number of at least 0, got {weight}.")
+        return {term: float(weight) for term, weight in weights.items()}

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Learn from knowing only which structures are in an image."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from vmfseg.utils.checks import check_choice
+
+__all__ = ["PresenceLoss"]
+
+
+class PresenceLoss(nn.Module):
+    r"""Compare predicted and true presence of structures.
+
+    .. math:: L_{weak}(\hat c, c) = |\hat c - c|_1
+
+    (Eq. 7 of Liu et al. 2023), averaged over batch and structures, on the raw outputs of the presence head.
+    ``kind="bce"`` reads them as logits instead. The reference code compares one output with three labels, which torch
+    broadcasts silently; here shapes must agree.
+
+    Shape: ``BK`` and ``BK`` -> scalar.
+
+    Args:
+        kind: ``"l1"`` (paper) or ``"bce"``.
+
+    Example:
+        >>> PresenceLoss()(torch.tensor([[0.5, 1.0]]), torch.tensor([[1.0, 0.0]]))
+        tensor(0.7500)
+        >>> PresenceLoss()(torch.zeros(4, 1), torch.zeros(4, 3))
+        Traceback (most recent call last):
+        ValueError: presence must have the shape of the prediction (4, 1), got (4, 3). Use a head with 3 outputs.
+    """
+
+    def __init__(self, kind: str = "l1") -> None:
+        super().__init__()
+        check_choice("kind", kind, ("l1", "bce"))
+        self.kind = kind
+
+    def forward(self, prediction: torch.Tensor, presence: torch.Tensor) -> torch.Tensor:
+        """Return the loss."""
+        if prediction.shape != presence.shape:
+            raise ValueError(
+                f"presence must have the shape of the prediction {tuple(prediction.shape)}, got {tuple(presence.shape)}. "
+                f"Use a head with {presence.shape[-1] if presence.ndim else 1} outputs."
+            )
+        target = presence.to(prediction.dtype)
+        if self.kind == "l1":
+            return F.l1_loss(prediction, target)
+        return F.binary_cross_entropy_with_logits(prediction, target)

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The feature extractor of the paper: a U-Net cut before its last up-stage, and an adapter for any other backbone."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from vmfseg.utils.checks import check_channels, check_divisible
+
+from .blocks import DoubleConv, eager, initialize_weights, max_pool
+
+__all__ = ["BackboneEncoder", "UpBlock", "VMFEncoder"]
+
+
+class UpBlock(nn.Module):
+    r"""Double the size (linear, aligned corners), concatenate [skip, up], double convolution of half the width.
+
+    Shape: ``x`` ``B i hw[d]`` and ``skip`` ``B s HW[D]`` -> ``B o HW[D]``.
+    """
+
+    def __init__(
+        self, spatial_dims: int, in_channels: int, skip_channels: int, out_channels: int, last_activation: str = "relu"
+    ) -> None:
+        super().__init__()
+        total = in_channels + skip_channels
+        self.mode = "bilinear" if spatial_dims == 2 else "trilinear"
+        self.conv = DoubleConv(spatial_dims, total, total // 2, out_channels, last_activation=last_activation)
+
+    def forward(self, x: torch.Tensor, skip: torch.Tensor) -> torch.Tensor:
+        """Return the merged maps at the skip's resolution."""
+        up = F.interpolate(x, scale_factor=2.0, mode=self.mode, align_corners=True)
+        merged: torch.Tensor = self.conv(torch.cat([skip, up], dim=1))
+        return merged
+
+
+class VMFEncoder(nn.Module):
+    r"""Feature extractor :math:`F_\psi`: a U-Net without its last up-stage and output layer.
+
+    With widths :math:`c_0, \dots, c_n` the way down is :math:`x_0 = DC(X)`, :math:`x_k = DC(\text{pool}(x_{k-1}))`; the
+    way up is :math:`y_k = DC([x_k, \text{up}(y_{k+1})])` from :math:`y_n = x_n` to the feature level :math:`l`, and the
+    features are :math:`Z = y_l`. The paper's is ``channels=(64, 128, 256, 512, 512)``, ``level=1``: 64 features at half
+    the image size, 17 155 200 parameters (Liu et al. 2023, section IV-B). We leave out the last up-stage that the
+    reference code computes and never uses.
+
+    Shape: ``BCHW[D]`` -> ``BFhw[d]`` with ``h = H / 2**level``.
+
+    Args:
+        spatial_dims: 2 or 3.
+        in_channels: ``C``.
+        channels: width of each resolution from the finest to the bottleneck.
+        level: how often the features are halved against the image; ``len(channels) - 1`` takes the bottleneck.
+        last_activation: ``"relu"`` (paper: features lie in one orthant) or ``"none"`` (signed features, which let the
+            kernels spread over the whole sphere and train faster).
+
+    Raises:
+        ValueError: wrong arguments; an input with other channels, or whose size is not divisible by the halvings.
+
+    Example:
+        >>> encoder = VMFEncoder(channels=(8, 16, 16))
+        >>> encoder(torch.zeros(1, 1, 16, 24)).shape, encoder.feature_channels, encoder.stride
+        (torch.Size([1, 8, 8, 12]), 8, 2)
+        >>> encoder(torch.zeros(1, 1, 18, 24))
+        Traceback (most recent call last):
+        ValueError: image size (18, 24) must be divisible by 4 because VMFEncoder halves it 2 times; pad to (20, 24).
+    """
+
+    def __init__(
+        self,
+        spatial_dims: int = 2,
+        in_channels: int = 1,
+        channels: Sequence[int] = (64, 128, 256, 512, 512),
+        level: int = 1,
+        last_activation: str = "relu",
+    ) -> None:
+        super().__init__()
+        if spatial_dims not in (2, 3):
+            raise ValueError(f"spatial_dims must be 2 or 3, got {spatial_dims}.")
+        if len(channels) < 2 or any(c < 1 for c in channels):
+            raise ValueError(f"channels must be at least two positive widths, got {tuple(channels)}.")
+        if not 0 <= level < len(channels):
+            raise ValueError(
+                f"level must be between 0 and {len(channels) - 1} for {len(channels)} resolutions, got {level}. "
+                "1 is the paper's (half the image size)."
+            )
+        deepest = len(channels) - 1
+        self.spatial_dims, self.in_channels, self.level = spatial_dims, in_channels, level
+        self.channels = tuple(int(c) for c in channels)
+        self.last_activation = last_activation
+        self.divisor = 2**deepest
+        self.stride = 2**level
+        self.pool = max_pool(spatial_dims)
+
+        def activation(block_level: int) -> str:
+            return last_activation if block_level == level else "relu"
+
+        self.downs = nn.ModuleList()
+        width = in_channels
+        for k, c in enumerate(self.channels):
+            ends_here = activation(k) if level == deepest else "relu"
+            self.downs.append(DoubleConv(spatial_dims, width, c, c, last_activation=ends_here))
+            width = c
+        self.ups = nn.ModuleList()
+        for k in range(deepest - 1, level - 1, -1):
+            out = self.channels[max(k - 1, 0)]
+            self.ups.append(UpBlock(spatial_dims, width, self.channels[k], out, activation(k)))
+            width = out
+        self.feature_channels = width
+        self.apply(initialize_weights)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the features of the images ``x``."""
+        return self.pyramid(x)[0]
+
+    def pyramid(self, x: torch.Tensor) -> list[torch.Tensor]:
+        """Return the features, then the maps of the way down that lie above them, coarse to fine (for decoders)."""
+        if not torch.jit.is_scripting():
+            self._check(x)
+        skips: list[torch.Tensor] = []
+        for k, down in enumerate(self.downs):
+            x = down(x if k == 0 else self.pool(x))
+            skips.append(x)
+        skips.pop()
+        for up in self.ups:
+            x = up(x, skips.pop())
+        skips.reverse()
+        return [x] + skips  # noqa: RUF005 - TorchScript
+
+    @torch.jit.unused
+    def _check(self, x: torch.Tensor) -> None:
+        if not eager():
+            return
+        check_channels("image", x, self.in_channels, self.spatial_dims)
+        reason = f"VMFEncoder halves it {len(self.channels) - 1} times"
+        check_divisible("image", x.shape[2:], self.divisor, reason)
+
+
+class BackboneEncoder(nn.Module):
+    """Make any MONAI backbone an encoder: the paper notes that a ResNet, or any layer of it, would do.
+
+    Feature width and stride are read off one pass of a blank image.
+
+    Shape: ``BCHW[D]`` -> ``BFhw[d]``.
+
+    Args:
+        backbone: a module from images to a feature map, or to a list of feature maps.
+        level: which map of the list to take (0 = first).
+        in_channels: channels of the blank image.
+        spatial_dims: 2 or 3.
+        probe_size: side of the blank image.
+
+    Example:
+        >>> from monai.networks.nets import UNet
+        >>> unet = UNet(spatial_dims=2, in_channels=1, out_channels=16, channels=(8, 16), strides=(2,))
+        >>> encoder = BackboneEncoder(unet)
+        >>> encoder.feature_channels, encoder.stride
+        (16, 1)
+    """
+
+    def __init__(
+        self, backbone: nn.Module, level: int = 0, in_channels: int = 1, spatial_dims: int = 2, probe_size: int = 64
+    ) -> None:
+        super().__init__()
+        self.backbone, self.level = backbone, level
+        was_training = backbone.training
+        backbone.eval()
+        with torch.no_grad():
+            features = self(torch.zeros(1, in_channels, *[probe_size] * spatial_dims))
+        backbone.train(was_training)
+        self.feature_channels = int(features.shape[1])
+        self.stride = probe_size // int(features.shape[2])
+        if features.ndim != spatial_dims + 2 or any(s * self.stride != probe_size for s in features.shape[2:]):
+            raise ValueError(
+                f"backbone must return features B F with {spatial_dims} spatial axes that divide the image, got shape "
+                f"{tuple(features.shape)} for an image of side {probe_size}. Choose another level or backbone."
+            )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the chosen feature map of ``x``."""
+        out = self.backbone(x)
+        if isinstance(out, torch.Tensor):
+            return out
+        if not 0 <= self.level < len(out):
+            raise ValueError(f"level must be below {len(out)}, the number of maps of the backbone, got {self.level}.")
+        features: torch.Tensor = out[self.level]
+        return features

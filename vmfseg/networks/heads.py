@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is read off the activations: masks, by a learnt head or by an assignment of kernels, and presence."""
+
+from typing import Sequence  # noqa: UP035 - TorchScript
+
+import torch
+from monai.networks.layers.factories import Conv, Norm, Pool
+from torch import nn
+from torch.nn import functional as F
+
+from vmfseg.utils.checks import check_channels
+
+from .blocks import UpsamplingDecoder, eager, initialize_weights
+
+__all__ = ["AssignmentHead", "PresenceHead", "SegmentationHead"]
+
+
+class SegmentationHead(nn.Module):
+    r"""Task network :math:`T_\theta`: from activations to one logit for each class, :math:`\hat Y = T_\theta(Z_{vMF})`.
+
+    A double convolution, a transposed convolution for every halving of the encoder, a double convolution, a 1 × 1
+    convolution (Liu et al. 2023, section IV-B): 134 980 parameters for 12 kernels and 4 classes. The paper applies a
+    sigmoid to every channel, background included; we return logits and leave that to the loss and the reader.
+
+    Shape: ``BJhw[d]`` -> ``BNHW[D]``.
+
+    Args:
+        spatial_dims: 2 or 3.
+        in_channels: ``J``.
+        out_channels: ``N``, background first.
+        hidden_channels: width of the head.
+        stride: image size over feature size.
+
+    Example:
+        >>> SegmentationHead(in_channels=12, out_channels=4, hidden_channels=8)(torch.rand(1, 12, 6, 6)).shape
+        torch.Size([1, 4, 12, 12])
+    """
+
+    def __init__(
+        self,
+        spatial_dims: int = 2,
+        in_channels: int = 12,
+        out_channels: int = 4,
+        hidden_channels: int = 64,
+        stride: int = 2,
+    ) -> None:
+        super().__init__()
+        self.in_channels = in_channels
+        self.decoder = UpsamplingDecoder(spatial_dims, in_channels, out_channels, hidden_channels, stride)
+        self.apply(initialize_weights)
+
+    def forward(self, activations: torch.Tensor) -> torch.Tensor:
+        """Return the logits."""
+        if not torch.jit.is_scripting():
+            _check(activations, self.in_channels)
+        logits: torch.Tensor = self.decoder(activations)
+        return logits
+
+
+class AssignmentHead(nn.Module):
+    r"""Masks without a learnt head: each kernel stands for one class.
+
+    With :math:`c(j)` the class of kernel :math:`j`, :math:`s_n = \sum_{j: c(j)=n} a_j`, upsampled linearly, and the
+    logits are :math:`\log s_n`. This is how the un- and weakly supervised settings segment: the assignment is chosen on
+    source slices (:meth:`assign`), never on the target. Every kernel starts as background.
+
+    Shape: ``BJhw[d]`` -> ``BNHW[D]``.
+
+    Args:
+        in_channels: ``J``.
+        out_channels: ``N``, background first.
+        stride: image size over feature size.
+
+    Example:
+        >>> head = AssignmentHead(in_channels=3, out_channels=2)
+        >>> head.assign([0, 1, 1])
+        >>> head(torch.tensor([0.2, 0.5, 0.3]).view(1, 3, 1, 1)).exp().flatten(2)[..., 0]
+        tensor([[0.2000, 0.8000]])
+    """
+
+    matrix: torch.Tensor
+
+    def __init__(self, in_channels: int = 12, out_channels: int = 4, stride: int = 2) -> None:
+        super().__init__()
+        self.in_channels, self.out_channels, self.stride = in_channels, out_channels, stride
+        self.register_buffer("matrix", torch.zeros(out_channels, in_channels))
+        self.assign([0] * in_channels)
+
+    @torch.jit.unused
+    def assign(self, classes: Sequence[int]) -> None:
+        """Set the class of every kernel."""
+        if len(classes) != self.in_channels or not all(0 <= c < self.out_channels for c in classes):
+            raise ValueError(
+                f"classes must be {self.in_channels} numbers from 0 to {self.out_channels - 1}, got {list(classes)}."
+            )
+        self.matrix.copy_(F.one_hot(torch.tensor(list(classes)), self.out_channels).t())
+
+    def forward(self, activations: torch.Tensor) -> torch.Tensor:
+        """Return the logits."""
+        if not torch.jit.is_scripting():
+            _check(activations, self.in_channels)
+        weight = self.matrix.to(activations.dtype)
+        if activations.dim() == 4:
+            scores, mode = F.conv2d(activations, weight[:, :, None, None]), "bilinear"
+        else:
+            scores, mode = F.conv3d(activations, weight[:, :, None, None, None]), "trilinear"
+        scores = F.interpolate(scores, scale_factor=float(self.stride), mode=mode, align_corners=False)
+        return scores.clamp_min(1e-6).log()
+
+
+class PresenceHead(nn.Module):
+    r"""Weak classifier :math:`T_{\theta_C}`: which structures are in the image, :math:`\hat c`.
+
+    Layers of convolution (kernel 4, stride 2, padding 1) · batch norm · leaky ReLU 0.2 with doubling width, then two
+    linear layers to 16 and to ``out_channels``, no activation at the end: the paper compares it with the label by L1.
+    It sits on the activations in the weakly supervised setting (5 layers, one output "heart") and on the predicted
+    masks in vMFWeak (6 layers, one output for each class): see :meth:`on_activations` and :meth:`on_masks`. Before the
+    linear layers the map is averaged to 4 × 4, which changes nothing at the paper's sizes (144 and 288) and makes the
+    head work at any other.
+
+    Shape: ``BiHW[D]`` -> ``BK``.
+
+    Args:
+        spatial_dims: 2 or 3.
+        in_channels: channels in.
+        out_channels: ``K``, how many structures.
+        num_layers: halvings.
+        base_channels: width of the first layer; doubles at each of the next.
+
+    Example:
+        >>> PresenceHead.on_activations(num_kernels=12)(torch.rand(2, 12, 64, 64)).shape
+        torch.Size([2, 1])
+        >>> PresenceHead.on_masks(num_classes=4, base_channels=4)(torch.rand(2, 3, 96, 96)).shape
+        torch.Size([2, 3])
+    """
+
+    def __init__(
+        self,
+        spatial_dims: int = 2,
+        in_channels: int = 12,
+        out_channels: int = 1,
+        num_layers: int = 5,
+        base_channels: int = 16,
+    ) -> None:
+        super().__init__()
+        if num_layers < 1 or base_channels < 1 or out_channels < 1:
+            raise ValueError(
+                "num_layers, base_channels and out_channels must be at least 1, "
+                f"got {num_layers}, {base_channels}, {out_channels}."
+            )
+        conv, norm = Conv[Conv.CONV, spatial_dims], Norm[Norm.BATCH, spatial_dims]
+        self.in_channels = in_channels
+        layers: list[nn.Module] = []
+        width = in_channels
+        for k in range(num_layers):
+            out = base_channels * 2**k
+            layers += [conv(width, out, kernel_size=4, stride=2, padding=1), norm(out), nn.LeakyReLU(0.2, inplace=True)]
+            width = out
+        self.smallest = 2**num_layers
+        self.layers = nn.Sequential(*layers)
+        self.pool = Pool[Pool.ADAPTIVEAVG, spatial_dims](4)
+        self.linear = nn.Sequential(nn.Linear(width * 4**spatial_dims, 16), nn.Linear(16, out_channels))
+        self.apply(initialize_weights)
+
+    @classmethod
+    def on_activations(cls, num_kernels: int = 12, out_channels: int = 1, **kwargs: int) -> "PresenceHead":
+        """Return the head of the weakly supervised setting: 5 layers of width 16 to 256 on the activations."""
+        return cls(
+            in_channels=num_kernels, out_channels=out_channels, **{"num_layers": 5, "base_channels": 16, **kwargs}
+        )
+
+    @classmethod
+    def on_masks(cls, num_classes: int = 4, **kwargs: int) -> "PresenceHead":
+        """Return the head of vMFWeak: 6 layers of width 32 to 1024 on the foreground masks, one output for each."""
+        channels = num_classes - 1
+        return cls(in_channels=channels, out_channels=channels, **{"num_layers": 6, "base_channels": 32, **kwargs})
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return one value for each structure."""
+        if not torch.jit.is_scripting():
+            _check(x, self.in_channels, self.smallest)
+        presence: torch.Tensor = self.linear(torch.flatten(self.pool(self.layers(x)), 1))
+        return presence
+
+
+@torch.jit.unused
+def _check(x: torch.Tensor, channels: int, smallest: int = 1) -> None:
+    if eager():
+        check_channels("input", x, channels)
+        if min(x.shape[2:]) < smallest:
+            raise ValueError(
+                f"input size must be at least {smallest}, got {tuple(x.shape[2:])}. Use larger images or fewer layers."
+            )

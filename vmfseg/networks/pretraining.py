@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stage 1: learn to reconstruct images, so that the encoder starts from features that carry the image."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from monai.networks.layers.factories import Conv
+from torch import nn
+
+from vmfseg.utils.checks import did_you_mean
+
+from .blocks import initialize_weights
+from .encoder import UpBlock, VMFEncoder
+
+__all__ = ["ReconstructionUNet", "load_encoder"]
+
+
+class ReconstructionUNet(nn.Module):
+    r"""A :class:`VMFEncoder` completed to a full U-Net that reconstructs its input, :math:`\min |X - \hat X|_1`.
+
+    The up-stages that the encoder left out and a 1 × 1 convolution, no activation at the end: 17 266 241 parameters for
+    the paper's encoder.
+
+    Shape: ``BCHW[D]`` -> ``BCHW[D]``.
+
+    Args:
+        encoder: the encoder to pre-train; it is used, not copied.
+
+    Example:
+        >>> unet = ReconstructionUNet(VMFEncoder(channels=(4, 8, 8)))
+        >>> unet(torch.rand(1, 1, 16, 16)).shape
+        torch.Size([1, 1, 16, 16])
+    """
+
+    def __init__(self, encoder: VMFEncoder | None = None) -> None:
+        super().__init__()
+        self.encoder = VMFEncoder() if encoder is None else encoder
+        channels, dims = self.encoder.channels, self.encoder.spatial_dims
+        width = self.encoder.feature_channels
+        self.ups = nn.ModuleList()
+        for k in range(self.encoder.level - 1, -1, -1):
+            out = channels[max(k - 1, 0)]
+            self.ups.append(UpBlock(dims, width, channels[k], out))
+            width = out
+        self.out = Conv[Conv.CONV, dims](width, self.encoder.in_channels, kernel_size=1)
+        for module in (*self.ups, self.out):
+            module.apply(initialize_weights)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the reconstruction of ``x``."""
+        maps = self.encoder.pyramid(x)
+        y = maps[0]
+        for up, skip in zip(self.ups, maps[1:], strict=True):
+            y = up(y, skip)
+        image: torch.Tensor = self.out(y)
+        return image
+
+
+def load_encoder(target: VMFEncoder, source: ReconstructionUNet | Mapping[str, torch.Tensor]) -> None:
+    """Copy the encoder of a pre-trained U-Net into ``target`` by parameter name.
+
+    Args:
+        target: encoder that receives the weights.
+        source: the U-Net, its state dict, or the state dict of an encoder.
+
+    Raises:
+        ValueError: a layer that is missing, left over or of another shape; it is named, and nothing is copied.
+
+    Example:
+        >>> unet, encoder = ReconstructionUNet(VMFEncoder(channels=(4, 8, 8))), VMFEncoder(channels=(4, 8, 8))
+        >>> load_encoder(encoder, unet)
+        >>> load_encoder(VMFEncoder(channels=(4, 8, 16)), unet)
+        Traceback (most recent call last):
+        ValueError: layer downs.2.0.weight must have shape (16, 8, 3, 3), got (8, 8, 3, 3). Build both networks ...
+    """
+    state = source.state_dict() if isinstance(source, nn.Module) else source
+    prefix = "encoder."
+    if any(name.startswith(prefix) for name in state):
+        state = {name[len(prefix) :]: value for name, value in state.items() if name.startswith(prefix)}
+    wanted = target.state_dict()
+    cure = "Build both networks with the same channels, level and spatial_dims."
+    for name, value in wanted.items():
+        if name not in state:
+            raise ValueError(f"layer {name} must be in the source, got none.{did_you_mean(name, state)} {cure}")
+        if state[name].shape != value.shape:
+            raise ValueError(
+                f"layer {name} must have shape {tuple(value.shape)}, got {tuple(state[name].shape)}. {cure}"
+            )
+    extra = [name for name in state if name not in wanted]
+    if extra:
+        raise ValueError(f"layer {extra[0]} of the source must be in the target encoder, got none. {cure}")
+    target.load_state_dict(dict(state))

@@ -43,8 +43,8 @@ class PresenceLoss(nn.Module):
         """Return the loss."""
         if prediction.shape != presence.shape:
             raise ValueError(
-                f"presence must have the shape of the prediction {tuple(prediction.shape)}, got {tuple(presence.shape)}. "
-                f"Use a head with {presence.shape[-1] if presence.ndim else 1} outputs."
+                f"presence must have the shape of the prediction {tuple(prediction.shape)}, "
+                f"got {tuple(presence.shape)}. Use a head with {presence.shape[-1] if presence.ndim else 1} outputs."
             )
         target = presence.to(prediction.dtype)
         if self.kind == "l1":

@@ -64,8 +64,8 @@ class MaskedCrossEntropyLoss(nn.Module):
     :math:`-\log \text{softmax}(\text{logits})_y`. For an image that lacks annotations a voxel labelled 0 is background
     *or* one of the missing classes, so their probabilities are added before the logarithm.
 
-    ``on="probabilities"`` is what the reference code computes under the name of focal loss: it takes the sigmoid outputs
-    as if they were logits, which leaves 0.7437 for a perfect prediction of four classes.
+    ``on="probabilities"`` is what the reference code computes under the name of focal loss: it takes the sigmoid
+    outputs as if they were logits, which leaves 0.7437 for a perfect prediction of four classes.
 
     Shape: logits ``BNHW[D]``, label ``B1HW[D]``, annotated ``BN`` -> scalar.
 
@@ -73,6 +73,8 @@ class MaskedCrossEntropyLoss(nn.Module):
         on: ``"logits"`` or ``"probabilities"``.
         class_weights: weight of each class, or ``None``.
     """
+
+    class_weights: torch.Tensor | None
 
     def __init__(self, on: str = "logits", class_weights: list[float] | None = None) -> None:
         super().__init__()
@@ -96,8 +98,8 @@ class MaskedCrossEntropyLoss(nn.Module):
             merged = torch.cat([background, others], dim=1)
             scores = torch.where(rows.view(-1, *[1] * (scores.ndim - 1)), merged, scores)
         weights = self.class_weights
-        weights = weights.to(scores.dtype) if isinstance(weights, torch.Tensor) else None
-        return F.cross_entropy(scores, label[:, 0].long(), weight=weights)
+        weight = weights.to(scores.dtype) if weights is not None else None
+        return F.cross_entropy(scores, label[:, 0].long(), weight=weight)
 
 
 def check_label(logits: torch.Tensor, label: torch.Tensor) -> None:
@@ -112,7 +114,7 @@ def check_label(logits: torch.Tensor, label: torch.Tensor) -> None:
     if not (low >= 0 and high < logits.shape[1]) or fractional:
         found = "fractional values" if fractional else f"values from {low:g} to {high:g}"
         raise ValueError(
-            f"label must hold class numbers from 0 to {logits.shape[1] - 1}, got {found}. Map the labels to those numbers."
+            f"label must hold class numbers from 0 to {logits.shape[1] - 1}, got {found}. Map the labels to them."
         )
 
 

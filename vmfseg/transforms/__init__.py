@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """MONAI transforms, where MONAI has none: slice space, presence labels, batched augmentation."""
 
+from .augment import BatchAugment, strong_augment
 from .intensity import PercentileNormalize, PercentileNormalized
 from .labels import AsClassesd, PresenceLabeld, annotated_classes, presence_labels
 from .slice_space import slice_space_transforms
@@ -8,6 +9,7 @@ from .spatial import InPlaneSpacing, InPlaneSpacingd, ToSliceStack, ToSliceStack
 
 __all__ = [
     "AsClassesd",
+    "BatchAugment",
     "InPlaneSpacing",
     "InPlaneSpacingd",
     "PercentileNormalize",
@@ -19,4 +21,5 @@ __all__ = [
     "presence_labels",
     "slice_space_transforms",
     "slice_stack_axcodes",
+    "strong_augment",
 ]

@@ -41,7 +41,8 @@ def presence_labels(label: torch.Tensor, num_classes: int) -> torch.Tensor:
         raise ValueError(
             f"label must have shape (1, H, W) or (B, 1, H, W), got {tuple(label.shape)}. Use class indices."
         )
-    flat = torch.as_tensor(label).reshape(-1, label.shape[-2] * label.shape[-1])
+    plain = label.as_tensor() if isinstance(label, MetaTensor) else label
+    flat = plain.reshape(-1, label.shape[-2] * label.shape[-1])
     present = torch.stack([(flat == c).any(dim=1) for c in range(1, num_classes)], dim=1)
     if flat.numel() and (int(flat.max()) >= num_classes or int(flat.min()) < 0):
         found = sorted(set(flat.unique().tolist()) - set(range(num_classes)))
@@ -52,8 +53,8 @@ def presence_labels(label: torch.Tensor, num_classes: int) -> torch.Tensor:
 def annotated_classes(annotated: Iterable[int] | None, num_classes: int) -> torch.Tensor:
     """Turn a row's ``annotated`` list into a mask over the classes; ``None`` means all of them.
 
-    Losses and metrics ignore the classes with ``False``: a structure nobody drew is not background. The background (0) is
-    always ``True``.
+    Losses and metrics ignore the classes with ``False``: a structure nobody drew is not background. The background
+    (0) is always ``True``.
 
     Shape: -> ``(N,)`` bool.
 

@@ -30,9 +30,10 @@ def slice_space_transforms(
 ) -> Compose:
     """Return the chain that takes loaded volumes to slice space.
 
-    Map labels, put the slices last, resample in the plane, normalize, pad with zeros and crop the center. Follows §4.2 of
-    the reference's preprocessing with three repairs: a constant slice becomes zeros and not NaN, the crop is central and
-    not the top left corner, and spacing is read for both in-plane axes. Percentiles are taken after resampling.
+    Map labels, put the slices last, resample in the plane, normalize, pad with zeros and crop the center. Follows
+    §4.2 of the reference's preprocessing with three repairs: a constant slice becomes zeros and not NaN, the crop is
+    central and not the top left corner, and spacing is read for both in-plane axes. Percentiles are taken after
+    resampling.
 
     Every step that changes the grid can be inverted (``chain.inverse`` or MONAI's ``Invertd``).
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a scanner's grid to slice space and back: stack order, in-plane resampling, pad and crop.
 
-Slice space is what the networks see: axes ``(H, W, D)`` = (in-plane, in-plane, slice), a common in-plane spacing, a common
-in-plane size. Each step is invertible, so a prediction goes back to the grid of the file it came from.
+Slice space is what the networks see: axes ``(H, W, D)`` = (in-plane, in-plane, slice), a common in-plane spacing, a
+common in-plane size. Each step is invertible, so a prediction goes back to the grid of the file it came from.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _LPS = (("R", "L"), ("A", "P"), ("I", "S"))
 def slice_stack_axcodes(affine: np.ndarray, shape: Sequence[int] | None = None, *, lps: bool = False) -> str:
     """Return the orientation, as MONAI's ``axcodes``, that puts a volume into stack order.
 
-    The slice axis comes last. It is the only axis of length one if there is exactly one; else the axis with the largest
-    spacing, if that is at least 1.5 times the next largest; else the axis closest to head-foot. The two axes in the plane
-    keep the world's order (right before anterior before superior), and every axis points to the right, anterior or
-    superior. So the answer depends on where the voxels are, not on how the file stores them.
+    The slice axis comes last. It is the only axis of length one if there is exactly one; else the axis with the
+    largest spacing, if that is at least 1.5 times the next largest; else the axis closest to head-foot. The two axes
+    in the plane keep the world's order (right before anterior before superior), and every axis points to the right,
+    anterior or superior. So the answer depends on where the voxels are, not on how the file stores them.
 
     Args:
         affine: voxel to world, 4 by 4.
@@ -67,8 +67,8 @@ def slice_stack_axcodes(affine: np.ndarray, shape: Sequence[int] | None = None, 
 class ToSliceStack(InvertibleTransform):  # type: ignore[misc]
     """Reorder and flip the axes of a volume so that slices are stacked along the last one.
 
-    MONAI's ``Orientation`` with axcodes computed by :func:`slice_stack_axcodes`. All 48 ways to store one volume give the
-    identical array. The inverse restores array and affine exactly.
+    MONAI's ``Orientation`` with axcodes computed by :func:`slice_stack_axcodes`. All 48 ways to store one volume give
+    the identical array. The inverse restores array and affine exactly.
 
     Shape: ``(C, X, Y, Z)`` -> ``(C, H, W, D)``.
 
@@ -135,8 +135,8 @@ class ToSliceStackd(MapTransform, InvertibleTransform):  # type: ignore[misc]
 class InPlaneSpacing(InvertibleTransform):  # type: ignore[misc]
     """Resample every slice to a common in-plane spacing and leave the slices apart.
 
-    MONAI's ``Spacing`` in two dimensions with the slices as channels: no value crosses from one slice to the next, and one
-    grid serves all slices. The affine follows.
+    MONAI's ``Spacing`` in two dimensions with the slices as channels: no value crosses from one slice to the next,
+    and one grid serves all slices. The affine follows.
 
     Shape: ``(1, H, W, D)`` -> ``(1, H', W', D)`` with ``H' = round((H - 1) * spacing / pixdim) + 1``.
 

@@ -71,7 +71,8 @@ def main() -> None:
         f"vmfseg evaluate_volume (Dice, HD, HD95, ASSD, volumes)  {seconds['vmfseg']:8.2f} s",
         f"MONAI compute_hausdorff_distance (HD only)              {seconds['monai']:8.2f} s",
         f"vmfseg is {ratio:.2f} times as fast; largest difference of the HD {difference:.1e} mm",
-        f"python {platform.python_version()}, monai {monai.__version__}, torch {torch.__version__}, scipy {scipy.__version__}",
+        f"python {platform.python_version()}, monai {monai.__version__}, torch {torch.__version__}, "
+        f"scipy {scipy.__version__}",
     ]
     print("\n".join(lines))
     if arguments.volumes >= 100:

@@ -41,7 +41,7 @@ class VMFClusteringLoss(nn.Module):
     def forward(self, features: torch.Tensor, kernels: torch.Tensor) -> torch.Tensor:
         """Return the loss."""
         if kernels.ndim != 2:
-            raise ValueError(f"kernels must have shape (J, F), got {tuple(kernels.shape)}.")
+            raise ValueError(f"kernels must have shape (J, F), got {tuple(kernels.shape)}. Pass unit_kernels().")
         check_channels("features", features, kernels.shape[1])
         z = features.detach().flatten(2)
         z = z.float() if z.dtype in (torch.float16, torch.bfloat16) else z

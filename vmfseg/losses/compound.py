@@ -50,8 +50,8 @@ class VMFLoss(nn.Module):
     Args:
         weights: weight of each term, or the name of a setting of the paper (``"unsupervised"``, ``"weak"``,
             ``"vmfnet"``, ``"vmfpseudo"``, ``"vmfweak"``). Terms without a weight are not computed.
-        unlabeled_weights: other weights for batches (or parts of joint batches) without a label, for instance
-            ``{"reconstruction": 0.1}``; by default the same.
+        unlabeled_weights: other weights for batches without any label, for instance ``{"reconstruction": 0.1}``; by
+            default the same.
         squared_pred: Dice with squares (paper) or without (reference code).
         cross_entropy_on: ``"logits"`` or ``"probabilities"`` (reference code).
         class_weights: of the cross-entropy.
@@ -123,7 +123,8 @@ class VMFLoss(nn.Module):
         if label is not None:
             if label.shape[0] > parts.logits.shape[0]:
                 raise ValueError(
-                    f"label must not have more images than the batch, got {label.shape[0]} for {parts.logits.shape[0]}."
+                    f"label must not have more images than the batch, got {label.shape[0]} for "
+                    f"{parts.logits.shape[0]}. Pass the labels of the images that the network saw."
                 )
             logits = parts.logits[: label.shape[0]]
             if weights.get("dice"):
@@ -133,6 +134,11 @@ class VMFLoss(nn.Module):
         if weights.get("reconstruction"):
             if parts.reconstruction is None:
                 raise ValueError("reconstruction has a weight but the network has no composer. Use reconstruct=True.")
+            if image.shape != parts.reconstruction.shape:  # torch would broadcast
+                raise ValueError(
+                    f"image must have the shape of the reconstruction {tuple(parts.reconstruction.shape)}, got "
+                    f"{tuple(image.shape)}. Pass what the network saw."
+                )
             terms["reconstruction"] = F.l1_loss(parts.reconstruction, image)
         if weights.get("clustering"):
             terms["clustering"] = self.clustering(parts.features, parts.kernels)
@@ -151,5 +157,7 @@ class VMFLoss(nn.Module):
                     f"{name} must name terms of {', '.join(self.TERMS)}, got {term!r}.{did_you_mean(term, self.TERMS)}"
                 )
             if not (isinstance(weight, int | float) and 0 <= weight < float("inf")):
-                raise ValueError(f"{name}[{term!r}] must be a finite number of at least 0, got {weight}.")
+                raise ValueError(
+                    f"{name}[{term!r}] must be a finite number of at least 0, got {weight}. 0 switches the term off."
+                )
         return {term: float(weight) for term, weight in weights.items()}

@@ -44,7 +44,8 @@ class CrossPseudoLoss(nn.Module):
         """Return the loss of the logits ``student`` taught by the logits ``teacher``."""
         if student.shape != teacher.shape:
             raise ValueError(
-                f"teacher must have the shape of the student {tuple(student.shape)}, got {tuple(teacher.shape)}."
+                f"teacher must have the shape of the student {tuple(student.shape)}, got {tuple(teacher.shape)}. "
+                "Use two networks with the same classes on the same images."
             )
         with torch.no_grad():
             if self.target == "threshold":

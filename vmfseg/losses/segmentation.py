@@ -41,8 +41,9 @@ class MaskedDiceLoss(nn.Module):
 
     def forward(self, logits: torch.Tensor, label: torch.Tensor, annotated: torch.Tensor | None = None) -> torch.Tensor:
         """Return the loss."""
-        check_label(logits, label)
-        probabilities = logits.softmax(dim=1) if self.softmax else logits.sigmoid()
+        check_label(logits, label, annotated)
+        scores = _at_least_float32(logits)
+        probabilities = scores.softmax(dim=1) if self.softmax else scores.sigmoid()
         target = one_hot(label.long(), logits.shape[1], dtype=probabilities.dtype)
         return self.of_probabilities(probabilities, target, annotated)
 
@@ -50,7 +51,9 @@ class MaskedDiceLoss(nn.Module):
         self, probabilities: torch.Tensor, target: torch.Tensor, annotated: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Return the loss of probabilities against masks of the same shape ``BNHW[D]``."""
+        probabilities, target = _at_least_float32(probabilities), _at_least_float32(target)
         if annotated is not None:
+            _check_annotated(annotated, probabilities)
             keep = _trusted(annotated).to(probabilities.dtype)
             keep = keep.view(*keep.shape, *[1] * (probabilities.ndim - 2))
             probabilities, target = probabilities * keep, target * keep
@@ -85,8 +88,9 @@ class MaskedCrossEntropyLoss(nn.Module):
 
     def forward(self, logits: torch.Tensor, label: torch.Tensor, annotated: torch.Tensor | None = None) -> torch.Tensor:
         """Return the loss."""
-        check_label(logits, label)
-        scores = logits.sigmoid() if self.on == "probabilities" else logits
+        check_label(logits, label, annotated)
+        scores = _at_least_float32(logits)
+        scores = scores.sigmoid() if self.on == "probabilities" else scores
         if annotated is not None and not bool(annotated.all()):
             missing = ~annotated.bool()
             missing[:, 0] = False
@@ -98,16 +102,21 @@ class MaskedCrossEntropyLoss(nn.Module):
             merged = torch.cat([background, others], dim=1)
             scores = torch.where(rows.view(-1, *[1] * (scores.ndim - 1)), merged, scores)
         weights = self.class_weights
+        if weights is not None and len(weights) != scores.shape[1]:
+            raise ValueError(
+                f"class_weights must be one weight for each of the {scores.shape[1]} classes, got {len(weights)}. "
+                "Background comes first."
+            )
         weight = weights.to(scores.dtype) if weights is not None else None
         return F.cross_entropy(scores, label[:, 0].long(), weight=weight)
 
 
-def check_label(logits: torch.Tensor, label: torch.Tensor) -> None:
-    """Refuse labels of another shape, or with values that are no class."""
+def check_label(logits: torch.Tensor, label: torch.Tensor, annotated: torch.Tensor | None = None) -> None:
+    """Refuse labels of another shape, with values that are no class, or of a class that was not annotated."""
     if label.shape != (logits.shape[0], 1, *logits.shape[2:]):
         raise ValueError(
             f"label must have shape {(logits.shape[0], 1, *logits.shape[2:])}, one class number a position, "
-            f"got {tuple(label.shape)}."
+            f"got {tuple(label.shape)}. Pass class numbers, not one-hot masks, at the size of the image."
         )
     low, high = float(label.min()), float(label.max())
     fractional = label.is_floating_point() and bool((label != label.round()).any())
@@ -116,6 +125,27 @@ def check_label(logits: torch.Tensor, label: torch.Tensor) -> None:
         raise ValueError(
             f"label must hold class numbers from 0 to {logits.shape[1] - 1}, got {found}. Map the labels to them."
         )
+    if annotated is not None:
+        _check_annotated(annotated, logits)
+        for b, n in torch.nonzero(~annotated.bool()).tolist():
+            if n > 0 and bool((label[b] == n).any()):
+                raise ValueError(
+                    f"label must hold only annotated classes, got class {n} in image {b}, which is not annotated for "
+                    "it. Correct annotated, or set those voxels to 0."
+                )
+
+
+def _check_annotated(annotated: torch.Tensor, scores: torch.Tensor) -> None:
+    if annotated.shape != scores.shape[:2]:
+        raise ValueError(
+            f"annotated must have shape {tuple(scores.shape[:2])}, one flag for each image and class, background "
+            f"included, got {tuple(annotated.shape)}. Pass None if every class is annotated."
+        )
+
+
+def _at_least_float32(tensor: torch.Tensor) -> torch.Tensor:
+    """A sum over the positions of a batch overflows float16 from 65 504 of them."""
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
 def _trusted(annotated: torch.Tensor) -> torch.Tensor:

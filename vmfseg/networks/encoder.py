@@ -76,9 +76,9 @@ class VMFEncoder(nn.Module):
     ) -> None:
         super().__init__()
         if spatial_dims not in (2, 3):
-            raise ValueError(f"spatial_dims must be 2 or 3, got {spatial_dims}.")
+            raise ValueError(f"spatial_dims must be 2 or 3, got {spatial_dims}. Images have HW or HWD.")
         if len(channels) < 2 or any(c < 1 for c in channels):
-            raise ValueError(f"channels must be at least two positive widths, got {tuple(channels)}.")
+            raise ValueError(f"channels must be at least two positive widths, got {tuple(channels)}. The paper has 5.")
         if not 0 <= level < len(channels):
             raise ValueError(
                 f"level must be between 0 and {len(channels) - 1} for {len(channels)} resolutions, got {level}. "
@@ -182,6 +182,8 @@ class BackboneEncoder(nn.Module):
         if isinstance(out, torch.Tensor):
             return out
         if not 0 <= self.level < len(out):
-            raise ValueError(f"level must be below {len(out)}, the number of maps of the backbone, got {self.level}.")
+            raise ValueError(
+                f"level must be below {len(out)}, the number of maps of the backbone, got {self.level}. Choose one."
+            )
         features: torch.Tensor = out[self.level]
         return features

@@ -91,7 +91,8 @@ class AssignmentHead(nn.Module):
         """Set the class of every kernel."""
         if len(classes) != self.in_channels or not all(0 <= c < self.out_channels for c in classes):
             raise ValueError(
-                f"classes must be {self.in_channels} numbers from 0 to {self.out_channels - 1}, got {list(classes)}."
+                f"classes must be {self.in_channels} numbers from 0 to {self.out_channels - 1}, got {list(classes)}. "
+                "Give every kernel one class; 0 is background."
             )
         self.matrix.copy_(F.one_hot(torch.tensor(list(classes)), self.out_channels).t())
 
@@ -146,7 +147,7 @@ class PresenceHead(nn.Module):
         if num_layers < 1 or base_channels < 1 or out_channels < 1:
             raise ValueError(
                 "num_layers, base_channels and out_channels must be at least 1, "
-                f"got {num_layers}, {base_channels}, {out_channels}."
+                f"got {num_layers}, {base_channels}, {out_channels}. The paper has 5 layers of width 16, one output."
             )
         conv, norm = Conv[Conv.CONV, spatial_dims], Norm[Norm.BATCH, spatial_dims]
         self.in_channels = in_channels

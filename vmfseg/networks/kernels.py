@@ -119,7 +119,8 @@ class VMFKernels(nn.Module):
             projected = F.conv2d(z, kernels[:, :, None, None])
         else:
             projected = F.conv3d(z, kernels[:, :, None, None, None])
-        return projected * norm2.clamp_min(1e-30).rsqrt()
+        # a zero feature is divided by 1: by a tiny number its cosine would be 0 all the same, but not its gradient
+        return projected * torch.where(norm2 > 1e-30, norm2, torch.ones_like(norm2)).rsqrt()
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """Return the weight of every kernel at every position."""
@@ -147,7 +148,8 @@ class VMFKernels(nn.Module):
         The model's own measure of how well its kernels explain an image; see :mod:`vmfseg.networks.distribution`.
         """
         constant = log_vmf_normalizer(float(self.kappa), self.feature_channels) - math.log(self.num_kernels)
-        return torch.logsumexp(float(self.kappa) * self.cosine(features), dim=1, keepdim=True) + constant
+        with torch.autocast(features.device.type, enabled=False):
+            return torch.logsumexp(float(self.kappa) * self.cosine(features), dim=1, keepdim=True) + constant
 
     @torch.jit.unused
     def _check(self, z: torch.Tensor, norm2: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -25,7 +25,8 @@ class VMFMixture:
     :math:`\mu_j = \sum_n r_{nj} x_n / \lVert \sum_n r_{nj} x_n \rVert`. The means start from k-means++ with cosine
     distance: the first vector uniformly, each next one with probability proportional to the squared distance to the
     nearest so far. A component that lost all its vectors is re-seeded where the mixture explains least, or, where that
-    would cost likelihood, splits the heaviest one; so the log-likelihood never decreases.
+    would cost likelihood, splits the heaviest one, or, where that would too, stays; so the log-likelihood never
+    decreases.
 
     The reference code keeps a matrix of all pairwise distances (9.3 GiB); here seeding keeps one distance a vector and
     both steps run over batches, so memory grows with n·J only. Everything is seeded: same data, same seed, same bytes.
@@ -69,9 +70,10 @@ class VMFMixture:
             ("num_kernels", num_kernels),
             ("max_iterations", max_iterations),
             ("batch_size", batch_size),
+            ("seeding_vectors", seeding_vectors),
         ):
             if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}.")
+                raise ValueError(f"{name} must be at least 1, got {value}. The default is a good start.")
         self.num_kernels, self.kappa, self.seed = num_kernels, float(kappa), seed
         self.max_iterations, self.tolerance = max_iterations, tolerance
         self.batch_size, self.seeding_vectors = batch_size, seeding_vectors
@@ -108,7 +110,8 @@ class VMFMixture:
 
     def predict_proba(self, x: torch.Tensor) -> torch.Tensor:
         """Return the responsibility of each component for each vector, ``nJ``."""
-        parts = [self._joint(batch, *self._fitted()).softmax(dim=1) for batch in self._batches(self._directions(x))]
+        fitted = self._fitted()
+        parts = [self._joint(batch, *fitted).softmax(dim=1) for batch in self._batches(self._of_same_width(x))]
         return torch.cat(parts).to(self.means.dtype)
 
     def predict(self, x: torch.Tensor) -> torch.Tensor:
@@ -117,7 +120,8 @@ class VMFMixture:
 
     def log_likelihood(self, x: torch.Tensor) -> float:
         """Return the mean log-likelihood of vectors ``x``, normalizer included: comparable over kappa and ``J``."""
-        return self._expectation(self._directions(x), *self._fitted())[2]
+        fitted = self._fitted()
+        return self._expectation(self._of_same_width(x), *fitted)[2]
 
     def sample(self, count: int, seed: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """Draw unit vectors from the mixture.
@@ -143,18 +147,28 @@ class VMFMixture:
             raise ValueError("VMFMixture must be fitted before use. Call fit(x) first.")
         return self.means.double(), self.weights.double()
 
+    def _of_same_width(self, x: torch.Tensor) -> torch.Tensor:
+        if x.ndim != 2 or x.shape[1] != self.means.shape[1]:
+            raise ValueError(
+                f"x must have shape (n, {self.means.shape[1]}) as in fit, got {tuple(x.shape)}. Use the same encoder."
+            )
+        return self._directions(x)
+
     def _directions(self, x: torch.Tensor) -> torch.Tensor:
         if x.ndim != 2 or x.shape[1] < 2:
-            raise ValueError(f"x must have shape (n, F) with F of at least 2, got {tuple(x.shape)}.")
+            raise ValueError(
+                f"x must have shape (n, F) with F of at least 2, got {tuple(x.shape)}. "
+                "Flatten the positions of feature maps to rows."
+            )
         x = x.detach().cpu()
         x = x if x.dtype == torch.float64 else x.float()
         check_finite("x", x, "Check the images and the encoder's weights.")
-        norms = x.norm(dim=1, keepdim=True)
-        zeros = int((norms == 0).sum())
+        largest = torch.linalg.vector_norm(x, math.inf, dim=1, keepdim=True)
+        zeros = int((largest == 0).sum())
         if zeros:
             raise ValueError(f"x must have no vector of norm zero, got {zeros} of {len(x)}. Leave those positions out.")
-        unit: torch.Tensor = x / norms
-        return unit
+        unit: torch.Tensor = x / largest  # first, since squares of very long or short vectors are not representable
+        return unit.div_(torch.linalg.vector_norm(unit, dim=1, keepdim=True))
 
     def _batches(self, x: torch.Tensor) -> Iterator[torch.Tensor]:
         for batch in x.split(self.batch_size):
@@ -212,4 +226,5 @@ class VMFMixture:
         moved, share = means.clone(), weights.clone()
         moved[j] = means[heaviest]
         share[j] = share[heaviest] = (weights[heaviest] + weights[j]) / 2
-        return moved, share / share.sum()
+        after = self._expectation(x, moved, share)[2]
+        return (moved, share) if after >= before - 1e-12 * abs(before) else (means, weights)

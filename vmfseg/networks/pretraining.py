@@ -52,8 +52,8 @@ class ReconstructionUNet(nn.Module):
         """Return the reconstruction of ``x``."""
         maps = self.encoder.pyramid(x)
         y = maps[0]
-        for up, skip in zip(self.ups, maps[1:], strict=True):
-            y = up(y, skip)
+        for k, up in enumerate(self.ups):  # TorchScript cannot zip modules with tensors
+            y = up(y, maps[k + 1])
         image: torch.Tensor = self.out(y)
         return image
 

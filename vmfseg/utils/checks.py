@@ -25,16 +25,16 @@ def check_positive(name: str, value: float, cure: str = "") -> None:
 
 
 def check_channels(name: str, tensor: torch.Tensor, channels: int, spatial_dims: int | None = None) -> None:
-    """Refuse tensors whose layout is not ``B{channels}HW[D]``.
+    """Refuse tensors whose layout is not ``B{channels}HW[D]``; ``spatial_dims=None`` allows two or three axes of space.
 
     Example:
         >>> check_channels("features", torch.zeros(2, 3, 8, 8), 64, spatial_dims=2)
         Traceback (most recent call last):
         ValueError: features must have shape (B, 64, H, W), got (2, 3, 8, 8). Check what produces it.
     """
-    dims = (tensor.ndim - 2) if spatial_dims is None else spatial_dims
-    if tensor.ndim != dims + 2 or dims < 1 or tensor.shape[1] != channels:
-        wanted = ", ".join(["B", str(channels), *"HWD"[: max(dims, 1)]])
+    dims = min(max(tensor.ndim - 2, 2), 3) if spatial_dims is None else spatial_dims
+    if tensor.ndim != dims + 2 or tensor.shape[1] != channels:
+        wanted = ", ".join(["B", str(channels), *"HWD"[:dims]])
         raise ValueError(f"{name} must have shape ({wanted}), got {tuple(tensor.shape)}. Check what produces it.")
 
 

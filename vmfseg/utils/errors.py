@@ -27,7 +27,7 @@ __all__ = ["EXIT_CODES", "VmfError", "find_vmf_error"]
 EXIT_CODES = {"1": 2, "2": 3, "3": 4, "4": 5, "5": 6, "9": 7}
 
 _BLOCK = re.compile(
-    r"error (?P<code>VMF\d{3}): (?P<rule>[^\n]+)"
+    r"error (?P<code>VMF\d{3}): (?P<rule>[^\n]*)"
     r"(?:\n  about  (?P<subject>[^\n]*))?(?:\n  found  (?P<found>[^\n]*))?(?:\n  fix    (?P<fix>[^\n]*))?"
 )
 
@@ -97,10 +97,12 @@ def find_vmf_error(error: BaseException) -> VmfError | None:
     while link is not None and id(link) not in seen:
         if isinstance(link, VmfError):
             return link
+        block = _BLOCK.search(str(link))
+        if block is not None:
+            return VmfError(block.group(0))
         seen.add(id(link))
         link = link.__cause__ or link.__context__
-    block = _BLOCK.search(str(error))
-    return VmfError(block.group(0)) if block else None
+    return None
 
 
 def _line(text: str) -> str:

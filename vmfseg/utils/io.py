@@ -23,6 +23,8 @@ __all__ = ["atomic_path", "atomic_write", "read_json", "sha256_bytes", "sha256_f
 
 StrPath = str | os.PathLike[str]
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
 
 @contextmanager
 def atomic_path(path: StrPath, *, overwrite: bool = True) -> Iterator[Path]:
@@ -60,6 +62,8 @@ def atomic_path(path: StrPath, *, overwrite: bool = True) -> Iterator[Path]:
             _link_new(temporary, target)
         _sync_folder(target.parent)
     except OSError as error:
+        if _about_other_file(error, target, temporary):
+            raise
         raise _as_vmf_error(error, target) from error
     finally:
         if temporary is not None:
@@ -99,7 +103,7 @@ def read_json(path: StrPath) -> Any:
         raise VmfError(
             "VMF301", subject=str(path), rule="the file cannot be read", found=_reason(error), fix="check the path"
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise VmfError(
             "VMF301", subject=str(path), rule="the file is not valid JSON", found=str(error), fix="correct the file"
         ) from error
@@ -130,7 +134,7 @@ def _as_vmf_error(error: OSError, target: Path) -> VmfError:
             rule="the output exists already",
             fix="pass --overwrite or choose another output",
         )
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if error.errno in _FULL:
         return VmfError(
             "VMF501",
             subject=str(target),
@@ -147,13 +151,28 @@ def _as_vmf_error(error: OSError, target: Path) -> VmfError:
     )
 
 
+def _about_other_file(error: OSError, target: Path, temporary: Path | None) -> bool:
+    """Whether the block failed on a file of its own, which says nothing about the output."""
+    if not isinstance(error.filename, str | bytes | os.PathLike):
+        return False
+    own = Path(os.fsdecode(error.filename)) in (target, temporary, *target.parents)
+    return not own and error.errno not in _FULL
+
+
 def _reason(error: OSError) -> str:
     return error.strerror or type(error).__name__
 
 
 def _link_new(source: Path, target: Path) -> None:
     """Give ``source`` its final name unless that exists (``os.link`` fails then, ``os.replace`` would not)."""
-    os.link(source, target)
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK):
+            raise
+        if os.path.lexists(target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from error
+        os.replace(source, target)  # no hard links here (exFAT, some network shares): one step, though not exclusive
 
 
 def _umask() -> int:

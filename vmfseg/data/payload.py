@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bytes from files that nobody vouches for: regular, readable, complete, and never more than they declare."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import stat
+import zlib
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from vmfseg.utils import VmfError
+
+__all__ = [
+    "MAX_DEFLATE_RATIO",
+    "available_memory",
+    "check_file",
+    "check_memory",
+    "inflate_exactly",
+    "read_exactly",
+    "starts_gzip",
+]
+
+#: Deflate cannot expand a byte to more than this (RFC 1951: 258 bytes from 2 bits), so a small file cannot be large.
+MAX_DEFLATE_RATIO = 1032
+
+_CHUNK = 1 << 20
+_COPY_AGAIN = "copy or download the file again"
+
+
+def check_file(path: str | os.PathLike[str]) -> int:
+    """Check that ``path`` is a regular, readable, non-empty file and return its size in bytes.
+
+    Raises:
+        VmfError: VMF201 missing, VMF202 not a regular file, VMF203 not readable, VMF204 empty.
+    """
+    name = os.fspath(path)
+    try:
+        status = os.stat(name)
+    except (OSError, ValueError) as error:
+        if isinstance(error, PermissionError):
+            raise _unreadable(name, error) from error
+        link = " (a broken link)" if os.path.islink(name) else ""
+        raise VmfError(
+            "VMF201", subject=name, rule="the file does not exist", found=f"nothing{link}", fix="check the path"
+        ) from error
+    if not stat.S_ISREG(status.st_mode):
+        raise VmfError(
+            "VMF202",
+            subject=name,
+            rule="an image must be a regular file",
+            found=_kind(status.st_mode),
+            fix="give the path of a .nii, .nii.gz, .nrrd or .mha file, or of a folder with one DICOM series",
+        )
+    try:
+        with open(name, "rb"):
+            pass
+    except OSError as error:
+        raise _unreadable(name, error) from error
+    if status.st_size == 0:
+        raise VmfError("VMF204", subject=name, rule="the file is empty", found="0 bytes", fix=_COPY_AGAIN)
+    return status.st_size
+
+
+def starts_gzip(path: str | os.PathLike[str]) -> bool:
+    """Tell whether the file starts with the magic number of gzip."""
+    with open(path, "rb") as stream:
+        return stream.read(2) == b"\x1f\x8b"
+
+
+def read_exactly(path: str, *, offset: int, size: int, compressed: bool, start: int = 0) -> bytearray:
+    """Read ``size`` bytes from ``offset`` of the (decompressed) stream, to its very end.
+
+    The stream begins at byte ``start`` of the file. A gzip stream is read to its checksum. Reading stops one byte after
+    the declared size, whatever else would follow, so neither a truncated file nor a bomb passes.
+
+    Raises:
+        VmfError: VMF210 truncated stream, VMF211 too little data, VMF212 corrupt stream, VMF213 too much data.
+    """
+    buffer = bytearray(size)
+    view, filled = memoryview(buffer), 0
+    try:
+        with open(path, "rb") as file:
+            file.seek(start)
+            stream: IO[bytes] = gzip.GzipFile(fileobj=file) if compressed else file  # type: ignore[assignment]
+            _skip(stream, offset)
+            while filled < size:
+                count = stream.readinto(view[filled : filled + _CHUNK])  # type: ignore[attr-defined]
+                if not count:
+                    break
+                filled += count
+            surplus = stream.read(1)
+    except EOFError as error:
+        raise VmfError(
+            "VMF210",
+            subject=path,
+            rule="the gzip stream is truncated",
+            found=f"it ends after {filled} of {size} bytes of voxels",
+            fix=_COPY_AGAIN,
+        ) from error
+    except (zlib.error, gzip.BadGzipFile) as error:
+        raise VmfError(
+            "VMF212", subject=path, rule="the gzip stream is corrupt", found=_clean(error), fix=_COPY_AGAIN
+        ) from error
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    _check_amount(path, filled, size, bool(surplus))
+    return buffer
+
+
+def inflate_exactly(path: str, *, start: int, size: int) -> bytearray:
+    """Inflate a zlib stream that begins at byte ``start`` of the file and must hold ``size`` bytes.
+
+    Raises:
+        VmfError: as :func:`read_exactly`.
+    """
+    inflater = zlib.decompressobj()
+    buffer = bytearray()
+    try:
+        with open(path, "rb") as file:
+            file.seek(start)
+            while not inflater.eof and len(buffer) <= size:
+                chunk = inflater.unconsumed_tail or file.read(_CHUNK)
+                if not chunk:
+                    break
+                buffer += inflater.decompress(chunk, size + 1 - len(buffer))
+    except zlib.error as error:
+        raise VmfError(
+            "VMF212", subject=path, rule="the compressed data is corrupt", found=str(error), fix=_COPY_AGAIN
+        ) from error
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    _check_amount(path, len(buffer), size, len(buffer) > size)
+    if not inflater.eof:
+        raise VmfError(
+            "VMF210",
+            subject=path,
+            rule="the compressed data is truncated",
+            found="its end and checksum are missing",
+            fix=_COPY_AGAIN,
+        )
+    return buffer
+
+
+def _check_amount(path: str, filled: int, size: int, surplus: bool) -> None:
+    if surplus:
+        raise VmfError(
+            "VMF213",
+            subject=path,
+            rule="the file holds more data than its header declares",
+            found=f"more than {size} bytes of voxels",
+            fix="the header is wrong or the file hostile: export it again from the source",
+        )
+    if filled < size:
+        raise VmfError(
+            "VMF211",
+            subject=path,
+            rule="the file holds fewer voxels than its header declares (truncated)",
+            found=f"{filled} of {size} bytes",
+            fix=_COPY_AGAIN,
+        )
+
+
+def available_memory() -> int | None:
+    """Return the bytes that this process may still allocate, or ``None`` where the system does not tell.
+
+    The least of: free system memory, the control group's limit, the address-space limit of the process.
+    """
+    limits = []
+    with suppress(OSError, ValueError):
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                limits.append(int(line.split()[1]) * 1024)
+    with suppress(OSError, ValueError):
+        ceiling = int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii"))
+        limits.append(ceiling - int(Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii")))
+    with suppress(ImportError, OSError, ValueError):
+        import resource  # not on Windows
+
+        soft = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if soft != resource.RLIM_INFINITY:
+            pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+            limits.append(soft - pages * os.sysconf("SC_PAGE_SIZE"))
+    return max(0, min(limits)) if limits else None
+
+
+def check_memory(path: str, voxels: int, needed: int, max_voxels: int) -> None:
+    """Refuse a volume that is too large before anything is allocated for it.
+
+    Raises:
+        VmfError: VMF216 more voxels than ``max_voxels``, VMF217 more bytes than the machine has free.
+    """
+    if voxels > max_voxels:
+        raise VmfError(
+            "VMF216",
+            subject=path,
+            rule=f"an image may have at most {max_voxels} voxels",
+            found=f"the header declares {voxels}",
+            fix="check the header; if the size is right, raise max_voxels",
+        )
+    free = available_memory()
+    if free is not None and needed > free:
+        raise VmfError(
+            "VMF217",
+            subject=path,
+            rule="the image does not fit into the free memory",
+            found=f"it needs {needed / 2**30:.2f} GiB, {free / 2**30:.2f} GiB are free",
+            fix="close other programs, use fewer workers, or crop the image",
+        )
+
+
+def _skip(stream: IO[bytes], count: int) -> None:
+    while count > 0:
+        chunk = stream.read(min(count, _CHUNK))
+        if not chunk:
+            return
+        count -= len(chunk)
+
+
+def _unreadable(path: str, error: OSError) -> VmfError:
+    return VmfError(
+        "VMF203",
+        subject=path,
+        rule="the file cannot be read",
+        found=error.strerror or type(error).__name__,
+        fix="check the permissions and the disk",
+    )
+
+
+def _clean(error: Exception) -> str:
+    text = str(error)
+    return "bytes that are no gzip follow the stream" if text.startswith("Not a gzipped file") else text
+
+
+def _kind(mode: int) -> str:
+    kinds = (
+        (stat.S_ISDIR, "a folder"),
+        (stat.S_ISFIFO, "a named pipe"),
+        (stat.S_ISSOCK, "a socket"),
+        (stat.S_ISCHR, "a character device"),
+        (stat.S_ISBLK, "a block device"),
+    )
+    return next((text for test, text in kinds if test(mode)), "something else")

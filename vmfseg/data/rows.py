@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of a datalist, and the schema they must obey."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from vmfseg.utils import VmfError, did_you_mean
+
+__all__ = ["SPLITS", "Row", "check_classes", "check_keys", "check_rows", "integer_keys", "parse_row", "refuse"]
+
+#: The parts a row may belong to.
+SPLITS = ("labeled", "unlabeled", "validation", "target")
+
+_SHAREABLE = {"labeled", "unlabeled"}  # the reference protocol shows labelled subjects without their labels as well
+_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("image", "domain", "subject", "group"), (str,)),
+    **dict.fromkeys(("phase", "split", "image_sha256"), (str, type(None))),
+    **dict.fromkeys(("label", "label_sha256"), (str, list, type(None))),
+    "frame": (int, type(None)),
+    "annotated": (list, type(None)),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One volume: a 3-D file, or one frame of a 4-D file.
+
+    Args:
+        image: path relative to the root of the datalist.
+        domain: vendor, site or scanner; what generalization is about.
+        subject: whose scan it is; splits never part the rows of a subject.
+        label: mask, list of masks by several raters, or ``None``.
+        group: unit of :func:`~vmfseg.data.splits.labeled_fraction`, for instance vendor and centre; default the domain.
+        frame: zero-based frame of a 4-D file, ``None`` for a 3-D file.
+        phase: ``"ED"``, ``"ES"`` or ``None``.
+        split: ``None`` or one of :data:`SPLITS`.
+        annotated: classes that this label annotates, ``None`` for all; others are ignored, not learnt as background.
+        image_sha256: checksum of the image file.
+        label_sha256: checksum of the label file, or of each rater's.
+
+    Example:
+        >>> row = Row(image="a.nii.gz", domain="A", subject="s1", label=["r1.nii.gz", "r2.nii.gz"])
+        >>> row.label, row.group, row.is_labeled
+        (('r1.nii.gz', 'r2.nii.gz'), 'A', True)
+    """
+
+    image: str
+    domain: str
+    subject: str
+    label: str | tuple[str, ...] | list[str] | None = None
+    group: str = ""
+    frame: int | None = None
+    phase: str | None = None
+    split: str | None = None
+    annotated: tuple[int, ...] | list[int] | None = None
+    image_sha256: str | None = None
+    label_sha256: str | tuple[str, ...] | list[str] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("label", "annotated", "label_sha256"):  # hashable, so that rows can be compared and counted
+            value = getattr(self, name)
+            if isinstance(value, list):
+                object.__setattr__(self, name, tuple(value))
+        if not self.group:
+            object.__setattr__(self, "group", self.domain)
+
+    @property
+    def is_labeled(self) -> bool:
+        """Whether there is a label."""
+        return self.label is not None
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The label paths: none, one, or one per rater."""
+        if self.label is None:
+            return ()
+        return (self.label,) if isinstance(self.label, str) else tuple(self.label)
+
+    def without_label(self) -> Row:
+        """Return the row as an unlabelled one."""
+        return replace(self, label=None, label_sha256=None, annotated=None)
+
+
+def parse_row(where: str, index: int, item: Any) -> Row:
+    """Build a row from a JSON object (VMF280, VMF282)."""
+    place = f"{where}, row {index}"
+    if not isinstance(item, dict):
+        raise refuse(place, "a row must be an object", type(item).__name__, "correct the file")
+    names = {entry.name for entry in fields(Row)}
+    check_keys(place, item, {"image", "domain", "subject"}, names)
+    for name, value in item.items():
+        members = value if isinstance(value, list) else []
+        kind: type = int if name == "annotated" else str
+        if not isinstance(value, _TYPES[name]) or not all(type(member) is kind for member in members):
+            raise refuse(place, f"{name} has the wrong type", json.dumps(value)[:60], "see the format in the help")
+    return Row(**item)
+
+
+def check_keys(where: str, item: Mapping[str, Any], required: set[str], optional: set[str]) -> None:
+    """Refuse unknown keys, with the nearest known one, and missing keys (VMF280, VMF282)."""
+    for key in item:
+        if key not in required | optional:
+            hint = did_you_mean(key, required | optional) or f" Known: {', '.join(sorted(required | optional))}."
+            raise VmfError("VMF282", subject=where, rule=f"unknown key {key!r}", fix=hint.strip())
+    missing = sorted(required - set(item))
+    if missing:
+        raise refuse(where, f"{', '.join(missing)} must be given", "no such key", "add it")
+
+
+def integer_keys(where: str, name: str, value: Any) -> dict[int, Any]:
+    """Turn the keys of a JSON object into integers (VMF280)."""
+    try:
+        return {int(key): entry for key, entry in value.items()}
+    except (AttributeError, ValueError, TypeError) as error:
+        raise refuse(
+            where, f"{name} must be an object with integers as keys", json.dumps(value)[:60], "correct the file"
+        ) from error
+
+
+def check_classes(where: str, labels: Mapping[int, str], label_map: Mapping[int, int]) -> None:
+    """Refuse class numbers with gaps, equal names, and label maps that lead nowhere (VMF280)."""
+    names = list(labels.values())
+    if list(labels) != list(range(len(labels))) or len(names) < 2:
+        raise refuse(
+            where,
+            "labels must name the classes 0 (background), 1, 2, ... without gaps",
+            str(dict(labels)),
+            "number the classes in order; values in the mask files go into label_map",
+        )
+    if not all(isinstance(name, str) and name for name in names) or len(set(names)) != len(names):
+        raise refuse(where, "class names must be different texts", str(names), "rename the classes")
+    wrong = [value for value in label_map.values() if value not in labels]
+    if wrong:
+        raise refuse(
+            where, "label_map must lead to classes of labels", f"{wrong}", f"use {', '.join(map(str, labels))}"
+        )
+
+
+def check_rows(where: str, rows: Iterable[Row], labels: Mapping[int, str]) -> None:
+    """Refuse rows that are wrong or contradict each other (VMF280, VMF283, VMF284, VMF288)."""
+    seen: dict[tuple[str, int | None], Row] = {}
+    domains: dict[str, str] = {}
+    splits: dict[str, set[str]] = {}
+    for row in rows:
+        place = f"{where}, subject {row.subject}"
+        if not row.subject or not row.domain or not row.image:
+            raise refuse(place, "image, domain and subject must not be empty", str(row.image), "fill them in")
+        for name in (row.image, *row.labels):
+            _check_inside(place, name)
+        if row.frame is not None and row.frame < 0:
+            raise refuse(place, "frame must be 0 or more", str(row.frame), "frames count from 0")
+        if row.split is not None and row.split not in SPLITS:
+            hint = did_you_mean(row.split, SPLITS).strip() or f"use one of {', '.join(SPLITS)}"
+            raise refuse(place, f"split must be one of {', '.join(SPLITS)}", row.split, hint)
+        for value in row.annotated or ():
+            if value not in labels or value == 0:
+                raise refuse(place, "annotated must list classes of labels", str(value), "0 is always annotated")
+        key = (os.path.normpath(row.image), row.frame)
+        other = seen.setdefault(key, row)
+        if other is not row and not {other.split, row.split} == _SHAREABLE:
+            raise _twice(place, f"{row.image}{'' if row.frame is None else f' frame {row.frame}'} is listed twice")
+        if domains.setdefault(row.subject, row.domain) != row.domain:
+            raise _twice(place, f"the subject is in domain {domains[row.subject]!r} and in {row.domain!r}")
+        if row.split is not None:
+            splits.setdefault(row.subject, set()).add(row.split)
+    for subject, parts in splits.items():
+        if len(parts) > 1 and not parts <= _SHAREABLE:
+            raise VmfError(
+                "VMF288",
+                subject=f"{where}, subject {subject}",
+                rule="a subject must not be in two splits",
+                found=", ".join(sorted(parts)),
+                fix="give all rows of the subject the same split",
+            )
+
+
+def _check_inside(place: str, name: str) -> None:
+    normal = os.path.normpath(name)
+    if os.path.isabs(name) or normal == ".." or normal.startswith(".." + os.sep) or "\0" in name:
+        raise VmfError(
+            "VMF283",
+            subject=place,
+            rule="paths must be relative and stay inside the root",
+            found=name,
+            fix="choose a root that contains all files",
+        )
+
+
+def _twice(place: str, found: str) -> VmfError:
+    return VmfError(
+        "VMF284", subject=place, rule="rows contradict each other", found=found, fix="remove one of the rows"
+    )
+
+
+def refuse(where: str, rule: str, found: str, fix: str) -> VmfError:
+    """Return the error of a datalist that breaks its schema (VMF280)."""
+    return VmfError("VMF280", subject=where, rule=rule, found=found, fix=fix)

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from vmfseg import __version__
+from vmfseg.cli.evaluate import evaluate
 from vmfseg.utils import find_vmf_error
 
 __all__ = ["app", "main"]
@@ -39,6 +40,9 @@ def _root(
 ) -> None:
     if debug:
         os.environ["VMFSEG_DEBUG"] = "1"
+
+
+app.command("evaluate")(evaluate)
 
 
 def main() -> None:

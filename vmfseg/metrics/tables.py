@@ -108,7 +108,9 @@ def _rich(lines: list[list[str]]) -> str:
         last = number + 1 == len(lines) or lines[number + 1][0] != line[0]
         first = number == 0 or lines[number - 1][0] != line[0]
         failures = [f"[red]{cell}[/red]" if cell != "0" else cell for cell in line[5:7]]
-        table.add_row(line[0] if first else "", *line[1:5], *failures, line[7], end_section=last)
+        table.add_row(
+            line[0] if first else "", *line[1:5], *failures, line[7], end_section=last and number + 1 < len(lines)
+        )
     console = Console(file=io.StringIO(), force_terminal=True, width=100, legacy_windows=False)
     console.print(table)
     stream = console.file

@@ -15,7 +15,7 @@ import os
 import re
 import warnings
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from types import CodeType
@@ -136,7 +136,7 @@ class VolumeCache:
         Raises:
             VmfError: VMF201 to VMF204 if a file of the row cannot be read.
         """
-        files = {name: self._hash(str(row[name])) for name in ("image", "label") if row.get(name) is not None}
+        files = {name: self._hashes_of(row[name]) for name in ("image", "label") if row.get(name) is not None}
         rest = {str(k): str(v) for k, v in row.items() if k not in ("image", "label")}
         text = json.dumps(
             [_FORMAT, vmfseg.__version__, monai.__version__, self.config, files, rest],
@@ -207,6 +207,9 @@ class VolumeCache:
                 found=str(error),
                 fix="choose another cache_dir, or check the disk",
             ) from error
+
+    def _hashes_of(self, paths: str | Sequence[str]) -> list[str]:
+        return [self._hash(str(path)) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
 
     def _hash(self, path: str) -> str:
         if os.path.isdir(path):  # a DICOM series

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches of slices, augmented as batches, the same for any number of workers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from vmfseg.data.order import SliceOrder
+from vmfseg.data.slices import SliceDataset
+from vmfseg.transforms import presence_labels
+from vmfseg.utils import VmfError, check_choice, derive_seed, find_vmf_error
+
+__all__ = ["SUPERVISIONS", "SliceLoader"]
+
+#: What a loader shows of the labels.
+SUPERVISIONS = ("mask", "presence", "none")
+
+Augment = Callable[[Mapping[str, Any], Sequence[int]], dict[str, Any]]
+_Spec = tuple[int, list[int], list[int]]  # epoch, slices, how often each came before in this epoch
+
+
+class SliceLoader:
+    """Iterate over a :class:`~vmfseg.data.SliceDataset` in batches.
+
+    A batch is a dictionary: ``image`` ``(B, 1, H, W)``; ``label`` ``(B, 1, H, W)`` and ``presence`` ``(B, N - 1)``
+    bool, computed after augmentation, where rows have labels; ``annotated`` ``(B, N)`` bool; ``frame``, ``slice``
+    ``(B,)``; lists ``domain``, ``subject``, ``sample``.
+
+    Order and augmentation are a pure function of (seed, epoch): sample ``s`` is augmented with ``derive_seed(seed,
+    epoch, s)``. So a resumed run sees what an uninterrupted one sees, and 0 workers the same bytes as 8. Every new
+    iteration is the next epoch, unless :meth:`set_epoch` says which.
+
+    Args:
+        dataset: the slices.
+        batch_size: B.
+        shuffle: random order; also whether the last, incomplete batch is dropped by default.
+        seed: of the run.
+        augment: called as ``augment(batch, seeds)``, for instance :class:`vmfseg.transforms.BatchAugment`.
+        num_workers: processes that make batches; 0 makes them in this process.
+        drop_last: drop an incomplete last batch; ``None`` drops it when shuffling, but never the only one.
+        balanced: ``"none"``, ``"domain"`` or ``"foreground"``, see :class:`~vmfseg.data.order.SliceOrder`.
+        supervision: ``"mask"``; ``"presence"`` shows presence labels but no masks (vMFWeak); ``"none"`` shows neither.
+        rank: number of this process in distributed training.
+        world_size: number of processes; subjects are shared out among them.
+        pin_memory: copy batches to page-locked memory, for a GPU.
+
+    Raises:
+        ValueError: if an argument is out of range, slices differ in size, or labeled and unlabeled rows are mixed.
+
+    Example:
+        >>> from monai.transforms import Lambda
+        >>> fake = Lambda(lambda row: {**row, "image": torch.rand(1, 8, 8, 5)})
+        >>> rows = [{"image": f"{name}.nii.gz", "domain": "A", "subject": name} for name in "ab"]
+        >>> loader = SliceLoader(SliceDataset(rows, fake), batch_size=4, seed=7)
+        >>> len(loader), next(iter(loader))["image"].shape
+        (2, torch.Size([4, 1, 8, 8]))
+    """
+
+    def __init__(
+        self,
+        dataset: SliceDataset,
+        batch_size: int = 4,
+        shuffle: bool = True,
+        seed: int = 0,
+        augment: Augment | None = None,
+        num_workers: int = 0,
+        drop_last: bool | None = None,
+        balanced: str = "none",
+        supervision: str = "mask",
+        rank: int = 0,
+        world_size: int = 1,
+        pin_memory: bool = False,
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
+        if batch_size > 1 and len(dataset.image_sizes) > 1:
+            raise ValueError(
+                f"slices must have one size to share a batch, got {sorted(dataset.image_sizes)}. "
+                "Give slice_space_transforms a roi, or use batch_size=1."
+            )
+        self.dataset, self.batch_size, self.num_workers, self.pin_memory = dataset, batch_size, num_workers, pin_memory
+        self.supervision = _check_supervision(dataset, supervision)
+        self._order = SliceOrder(dataset, shuffle, seed, balanced, rank, world_size)
+        self._batches = _Batches(dataset, seed, augment, self.supervision)
+        self.drop_last = shuffle and len(self._order) >= batch_size if drop_last is None else drop_last
+        self._length = len(self._order) // batch_size if self.drop_last else -(-len(self._order) // batch_size)
+        if not self._length:
+            raise ValueError(
+                f"batch_size must be at most the number of slices with drop_last, got {batch_size} for "
+                f"{len(self._order)}. Set drop_last=False."
+            )
+        self._epoch, self._start = 0, 0
+        self._plan: tuple[int, list[_Spec]] = (-1, [])
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next iteration."""
+        return self._epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next iteration."""
+        self._epoch = int(epoch)
+
+    def start_at(self, iteration: int) -> None:
+        """Skip the first batches of the next iteration; nothing is loaded for them.
+
+        Raises:
+            ValueError: if the epoch is shorter.
+        """
+        if not 0 <= iteration <= len(self):
+            raise ValueError(f"iteration must be 0 to {len(self)}, got {iteration}.")
+        self._start = int(iteration)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        epoch, start = self._epoch, self._start
+        self._epoch, self._start = epoch + 1, 0
+        yield from self.stream(epoch * len(self) + start, len(self) - start)
+
+    def stream(self, start: int, count: int) -> Generator[dict[str, Any], None, None]:
+        """Yield ``count`` batches from batch number ``start`` on, counted over all epochs from 0.
+
+        Raises:
+            VmfError: what a worker refuses, with the file's name; VMF513 if a worker dies.
+        """
+        numbers = range(start, start + count)
+        loader: DataLoader[dict[str, Any]] = DataLoader(
+            self._batches,
+            batch_size=None,
+            sampler=_Specs(self, numbers),
+            num_workers=min(self.num_workers, len(numbers)),
+            collate_fn=_as_is,
+            pin_memory=self.pin_memory,
+        )
+        try:
+            yield from loader
+        except Exception as error:
+            raise _explain(error) from error
+
+    def spec(self, number: int) -> _Spec:
+        """Return what batch ``number`` holds, counted over all epochs from 0."""
+        epoch, position = divmod(number, len(self))
+        if self._plan[0] != epoch:
+            self._plan = (epoch, self._make_plan(epoch))
+        return self._plan[1][position]
+
+    def _make_plan(self, epoch: int) -> list[_Spec]:
+        seen: Counter[int] = Counter()
+        plan: list[_Spec] = []
+        order = self._order(epoch).tolist()
+        for first in range(0, len(self) * self.batch_size, self.batch_size):
+            indices = order[first : first + self.batch_size]
+            repeats = []
+            for index in indices:
+                repeats.append(seen[index])
+                seen[index] += 1
+            plan.append((epoch, indices, repeats))
+        return plan
+
+
+class _Specs(Sampler[_Spec]):
+    def __init__(self, loader: SliceLoader, numbers: range) -> None:
+        self.loader, self.numbers = loader, numbers
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __iter__(self) -> Iterator[_Spec]:
+        return (self.loader.spec(number) for number in self.numbers)
+
+
+class _Batches(Dataset[dict[str, Any]]):
+    """A dataset whose items are whole batches, so that workers augment whole batches."""
+
+    def __init__(self, dataset: SliceDataset, seed: int, augment: Augment | None, supervision: str) -> None:
+        self.dataset, self.seed, self.augment, self.supervision = dataset, seed, augment, supervision
+
+    def __getitem__(self, spec: _Spec) -> dict[str, Any]:
+        epoch, indices, repeats = spec
+        batch = _collate([self.dataset.fetch(index, label=self.supervision != "none") for index in indices])
+        if self.augment is not None:
+            names = zip(batch["sample"], repeats, strict=True)
+            seeds = [derive_seed(self.seed, epoch, s, *([r] if r else [])) for s, r in names]
+            batch = self.augment(batch, seeds)
+        if "label" in batch:
+            batch["presence"] = presence_labels(batch["label"], self.dataset.num_classes)
+            if self.supervision == "presence":
+                del batch["label"]
+        return batch
+
+
+def _collate(items: list[dict[str, Any]]) -> dict[str, Any]:
+    batch: dict[str, Any] = {}
+    for key, value in items[0].items():
+        column = [item[key] for item in items]
+        if isinstance(value, torch.Tensor):
+            batch[key] = torch.stack(column)
+        else:
+            batch[key] = torch.tensor(column) if isinstance(value, int) else column
+    return batch
+
+
+def _as_is(batch: Any) -> Any:
+    return batch
+
+
+def _check_supervision(dataset: SliceDataset, supervision: str) -> str:
+    check_choice("supervision", supervision, SUPERVISIONS)
+    labeled = sum(row.get("label") is not None for row in dataset.rows)
+    if supervision != "none" and 0 < labeled < len(dataset.rows):
+        raise ValueError(
+            f"dataset must be labeled throughout or not at all, got {labeled} labeled rows of {len(dataset.rows)}. "
+            "Use two datasets and InterleavedLoader, or supervision='none'."
+        )
+    if supervision == "presence" and not labeled:
+        raise ValueError("supervision must be 'none' for rows without label, got 'presence'.")
+    return supervision if labeled else "none"
+
+
+def _explain(error: Exception) -> Exception:
+    known = find_vmf_error(error)
+    if known is not None:
+        return known
+    if "DataLoader worker" in str(error):
+        return VmfError(
+            "VMF513",
+            subject="a loader's worker process",
+            rule="a worker ended before its work was done",
+            found=str(error).splitlines()[0],
+            fix="often the memory is full: use fewer workers, or num_workers=0 to see the error itself",
+        )
+    return error

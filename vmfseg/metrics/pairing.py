@@ -13,7 +13,7 @@ from __future__ import annotations
 import csv
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -131,7 +131,8 @@ def read_domains(path: StrPath) -> dict[str, SubjectInfo]:
     """Read a table with the columns ``subject`` and ``domain``.
 
     Optional columns: the frames ``ED`` and ``ES`` of 4-D files (from 0), and ``annotated``, the classes that were
-    annotated in this subject, by name or value with spaces between (empty: all). The official table of M&Ms is read as it is: ``External code``, ``Vendor``, ``ED``, ``ES``.
+    annotated in this subject, by name or value with spaces between (empty: all). The official table of M&Ms is read
+    as it is: ``External code``, ``Vendor``, ``ED``, ``ES``.
 
     Raises:
         VmfError: VMF161 if the file cannot be read, a column is missing, or a row contradicts itself or another one.
@@ -151,8 +152,8 @@ def read_domains(path: StrPath) -> dict[str, SubjectInfo]:
             raise _bad_table(path, f"the table must have a column {key}", ", ".join(columns), f"add it.{near}")
     table: dict[str, SubjectInfo] = {}
     for line in reader:
-        subject, domain = ((line[names[key] or ""] or "").strip() for key in ("subject", "domain"))
-        words = (line.get(names["annotated"] or "") or "").split()
+        subject, domain = (_cell(line, names[key]) for key in ("subject", "domain"))
+        words = _cell(line, names["annotated"]).split()
         info = SubjectInfo(domain, _frames(path, line, names, subject), tuple(words) or None)
         if not subject or not domain or table.setdefault(subject, info) != info:
             fix = "give every subject one line and one domain"
@@ -165,7 +166,7 @@ def _frames(
 ) -> tuple[tuple[str, int], ...]:
     frames = []
     for phase in ("ED", "ES"):
-        cell = (line.get(names[phase] or "") or "").strip()
+        cell = _cell(line, names[phase])
         if cell:
             if not cell.isdigit():
                 raise _bad_table(
@@ -173,6 +174,10 @@ def _frames(
                 )
             frames.append((phase, int(cell)))
     return tuple(frames)
+
+
+def _cell(line: Mapping[str, str | None], column: str | None) -> str:
+    return "" if column is None else (line.get(column) or "").strip()
 
 
 def _bad_table(path: StrPath, rule: str, found: str, fix: str) -> VmfError:

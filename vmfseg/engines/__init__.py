@@ -1,2 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ignite engines on MONAI's trainers, and the stages that chain them."""
+
+from .clustering import KernelClusteringTrainer
+from .cross_pseudo import CrossPseudoTrainer
+from .evaluator import VMFEvaluator
+from .inferers import SliceBatchInferer
+from .semi_supervised import SemiSupervisedTrainer
+from .stages import EvaluationStage, KernelStage, PretrainingStage, StageRunner, TrainingStage
+
+__all__ = [
+    "CrossPseudoTrainer",
+    "EvaluationStage",
+    "KernelClusteringTrainer",
+    "KernelStage",
+    "PretrainingStage",
+    "SemiSupervisedTrainer",
+    "SliceBatchInferer",
+    "StageRunner",
+    "TrainingStage",
+    "VMFEvaluator",
+]

@@ -1,2 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Handlers that plug into any MONAI or ignite engine."""
+
+from .checkpoint import ModelSelection, RunCheckpoint, load_tensors, save_tensors
+from .finite import FiniteHandler
+from .gradient_clip import GradientClipHandler
+from .progress import ProgressHandler
+
+__all__ = [
+    "FiniteHandler",
+    "GradientClipHandler",
+    "ModelSelection",
+    "ProgressHandler",
+    "RunCheckpoint",
+    "load_tensors",
+    "save_tensors",
+]

@@ -4,6 +4,7 @@
 from .checks import check_channels, check_choice, check_divisible, check_finite, check_positive, did_you_mean
 from .errors import EXIT_CODES, VmfError, find_vmf_error
 from .io import atomic_path, atomic_write, read_json, sha256_bytes, sha256_file, write_json
+from .manifest import build_manifest, library_versions
 from .seeds import derive_seed, numpy_rng, seeded, torch_rng
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "VmfError",
     "atomic_path",
     "atomic_write",
+    "build_manifest",
     "check_channels",
     "check_choice",
     "check_divisible",
@@ -19,6 +21,7 @@ __all__ = [
     "derive_seed",
     "did_you_mean",
     "find_vmf_error",
+    "library_versions",
     "numpy_rng",
     "read_json",
     "seeded",

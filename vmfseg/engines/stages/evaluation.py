@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stage 4: how good the model is on the domain it never saw."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vmfseg.engines.stages.runner import say
+from vmfseg.metrics import SegmentationScores, format_table
+from vmfseg.utils import atomic_path, read_json
+from vmfseg.utils.io import StrPath
+
+__all__ = ["EvaluationStage", "gather_scores"]
+
+
+class EvaluationStage:
+    """Score the target domain on its native grid, write the figures and show them.
+
+    Outputs: ``metrics.json`` and ``metrics.csv``, also copied to ``output_dir``. The model is fixed before this stage
+    starts; nothing flows back.
+
+    Args:
+        evaluator: engine over target volumes whose handlers feed ``scores``.
+        scores: what was collected.
+        output_dir: where the figures are copied to; empty for none.
+        mention: paths that the last lines name, by what they are.
+        fingerprint: what decides the result.
+    """
+
+    name = "evaluation"
+
+    def __init__(
+        self,
+        evaluator: Any,
+        scores: SegmentationScores,
+        output_dir: StrPath = "",
+        mention: Mapping[str, str] | None = None,
+        fingerprint: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.evaluator, self.scores, self.output_dir = evaluator, scores, output_dir
+        self.mention, self.fingerprint = dict(mention or {}), dict(fingerprint or {})
+
+    def run(self, folder: Path, resume: bool) -> Sequence[str]:
+        """Evaluate, write and show."""
+        self.evaluator.run()
+        gather_scores(self.scores)
+        if getattr(self.evaluator.state, "rank", 0):
+            return []
+        self.scores.write(folder, overwrite=True)
+        self.load(folder)
+        return ["metrics.json", "metrics.csv"]
+
+    def load(self, folder: Path) -> None:
+        """Show the figures of an earlier run."""
+        if getattr(self.evaluator.state, "rank", 0):
+            return
+        summary = read_json(folder / "metrics.json")
+        target = Path(self.output_dir) if self.output_dir else folder
+        if self.output_dir:
+            for name in ("metrics.json", "metrics.csv"):
+                with atomic_path(target / name) as temporary:
+                    temporary.write_bytes((folder / name).read_bytes())
+        say("")
+        say(format_table(summary, plain=not sys.stdout.isatty()).rstrip())
+        say(f"mean Dice on the unseen domain: {summary['mean_dice']:.3f}")
+        for what, path in {**self.mention, "figures": str(target / "metrics.json")}.items():
+            say(f"{what}: {path}")
+
+
+def gather_scores(scores: SegmentationScores) -> None:
+    """Merge the scores of all processes."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        states: list[Any] = [None] * torch.distributed.get_world_size()
+        torch.distributed.all_gather_object(states, scores.state())
+        for state in states:
+            scores.merge(state)

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stage 1: the encoder learns to reconstruct images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from monai.engines.trainer import SupervisedTrainer
+
+from vmfseg.engines.stepping import follow_epochs
+from vmfseg.handlers import RunCheckpoint, load_tensors, save_tensors
+from vmfseg.networks import ReconstructionUNet, VMFEncoder, load_encoder
+
+__all__ = ["PretrainingStage", "image_to_image"]
+
+
+def image_to_image(
+    batch: Mapping[str, Any], device: torch.device, non_blocking: bool = False, **kwargs: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the image as input and as target (``prepare_batch`` of MONAI's engines)."""
+    image: torch.Tensor = batch["image"].to(device=device, non_blocking=non_blocking, **kwargs)
+    return image, image
+
+
+class PretrainingStage:
+    r"""Train :class:`ReconstructionUNet` on unlabelled source images, :math:`\min |X - \hat X|_1`.
+
+    It works on the encoder of the network itself, so nothing has to be carried over when the stage ends. The further
+    networks of vMFPseudo get the same encoder, as in the reference code. Zero iterations leave the encoder as it is.
+
+    Args:
+        networks: the networks whose encoder is pre-trained; a single one or a list.
+        loader: batches with ``image``.
+        iterations: how many batches.
+        device: where.
+        learning_rate: of Adam.
+        decay: factor of the learning rate for each epoch (0.9 in the reference code).
+        handlers: for the trainer (progress, clipping, finite checks).
+        fingerprint: what else decides the result.
+    """
+
+    name = "pretraining"
+
+    def __init__(
+        self,
+        networks: torch.nn.Module | Sequence[torch.nn.Module],
+        loader: Any,
+        iterations: int,
+        device: str | torch.device = "cpu",
+        learning_rate: float = 1e-4,
+        decay: float = 0.9,
+        handlers: Sequence[Any] = (),
+        fingerprint: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.encoders = [_encoder(n) for n in ([networks] if isinstance(networks, torch.nn.Module) else networks)]
+        self.loader, self.iterations, self.device = loader, iterations, torch.device(device)
+        self.learning_rate, self.decay, self.handlers = learning_rate, decay, handlers
+        self.fingerprint = {
+            "iterations": iterations,
+            "learning_rate": learning_rate,
+            "decay": decay,
+            **(fingerprint or {}),
+        }
+
+    def run(self, folder: Path, resume: bool) -> Sequence[str]:
+        """Pre-train and write ``encoder.pt``."""
+        if self.iterations:
+            unet = ReconstructionUNet(self.encoders[0]).to(self.device)
+            optimizer = torch.optim.Adam(unet.parameters(), self.learning_rate)
+            schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, self.decay)
+            trainer = self._trainer(unet, optimizer, schedule)
+            checkpoint = RunCheckpoint(folder, {"unet": unet, "optimizer": optimizer, "schedule": schedule})
+            checkpoint.attach(trainer)
+            if resume:
+                checkpoint.restore(trainer)
+            trainer.run()
+        save_tensors(folder / "encoder.pt", {k: v.cpu() for k, v in self.encoders[0].state_dict().items()})
+        self._share()
+        return ["encoder.pt"]
+
+    def load(self, folder: Path) -> None:
+        """Take up ``encoder.pt``."""
+        load_encoder(self.encoders[0], load_tensors(folder / "encoder.pt"))
+        self._share()
+
+    def _share(self) -> None:
+        for encoder in self.encoders[1:]:
+            load_encoder(encoder, self.encoders[0].state_dict())
+
+    def _trainer(self, unet: torch.nn.Module, optimizer: Any, schedule: Any) -> Any:
+        from ignite.engine import Events
+
+        length = min(self.iterations, len(self.loader))
+        trainer = SupervisedTrainer(
+            device=self.device,
+            max_epochs=-(-self.iterations // length),
+            train_data_loader=self.loader,
+            epoch_length=length,
+            network=unet,
+            optimizer=optimizer,
+            loss_function=torch.nn.L1Loss(),
+            prepare_batch=image_to_image,
+            train_handlers=list(self.handlers),
+            decollate=False,
+        )
+        follow_epochs(trainer, self.loader)
+        trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda _engine: schedule.step())
+        return trainer
+
+
+def _encoder(network: torch.nn.Module) -> VMFEncoder:
+    encoder = getattr(getattr(network, "module", network), "encoder", None)
+    if not isinstance(encoder, VMFEncoder):
+        raise ValueError(
+            f"networks must have a VMFEncoder to pre-train, got {type(encoder).__name__}. "
+            "Set the pre-training iterations to 0 for other encoders."
+        )
+    return encoder

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""A run as a chain of stages, each done once.
+
+Stage :math:`i` has a fingerprint, the part of the configuration that decides its result, and the hash
+:math:`h_i = \mathrm{SHA256}(h_{i-1}, \text{name}_i, \text{fingerprint}_i)`. Its folder carries the hash, so results of
+other configurations are never touched; ``done.json`` is written last, with the checksum of every output. A stage whose
+folder is complete is skipped; an interrupted one starts again, or goes on from its last checkpoint with ``resume``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from vmfseg.utils import VmfError, read_json, sha256_bytes, sha256_file, write_json
+from vmfseg.utils.io import StrPath
+
+__all__ = ["Stage", "StageRunner", "say"]
+
+_LOG = logging.getLogger(__name__)
+
+
+class Stage(Protocol):
+    """One step of a run.
+
+    Attributes:
+        name: of the stage and of its folder.
+        fingerprint: JSON values that decide the result.
+    """
+
+    name: str
+    fingerprint: Mapping[str, Any]
+
+    def run(self, folder: Path, resume: bool) -> Sequence[str]:
+        """Do the work, leave the outputs in ``folder`` and return their names; take up checkpoints if ``resume``."""
+        ...
+
+    def load(self, folder: Path) -> None:
+        """Take up the outputs of an earlier run."""
+        ...
+
+
+class StageRunner:
+    """Run stages in order, skip the finished ones.
+
+    Args:
+        stages: in order.
+        output_dir: folder of the run; the stages' folders lie in ``stages`` below it.
+        fingerprint: what decides the result of all stages (data, split, seed, versions of the format).
+        resume: continue an interrupted stage from its last checkpoint.
+        fresh: do everything again, although it is there.
+        rank: of this process; only the first one writes.
+
+    Raises:
+        VmfError: VMF504 if another run works in the same folder.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        output_dir: StrPath,
+        fingerprint: Mapping[str, Any] | None = None,
+        resume: bool = False,
+        fresh: bool = False,
+        rank: int = 0,
+    ) -> None:
+        names = [stage.name for stage in stages]
+        if len(set(names)) != len(names):
+            raise ValueError(f"stages must have different names, got {', '.join(names)}.")
+        self.stages, self.output_dir = list(stages), Path(output_dir)
+        self.fingerprint, self.resume, self.fresh, self.rank = dict(fingerprint or {}), resume, fresh, rank
+
+    def folders(self) -> list[tuple[Stage, Path, str]]:
+        """Return each stage with its folder and its hash."""
+        digest = _digest(self.fingerprint)
+        found = []
+        for stage in self.stages:
+            digest = sha256_bytes(digest.encode(), stage.name.encode(), _digest(stage.fingerprint).encode())
+            found.append((stage, self.output_dir / "stages" / f"{stage.name}-{digest[:12]}", digest))
+        return found
+
+    def run(self) -> list[Path]:
+        """Run what is not done yet and return the folders of all stages."""
+        with self._lock():
+            folders = self.folders()
+            for index, (stage, folder, digest) in enumerate(folders, start=1):
+                title = f"stage {index}/{len(folders)} {stage.name}"
+                if not self.fresh and _complete(folder, digest):
+                    say(f"{title}: done already, taken from {folder}", self.rank)
+                    stage.load(folder)
+                    continue
+                going_on = self.resume and not self.fresh and folder.is_dir()
+                if folder.is_dir() and not going_on and self.rank == 0:
+                    shutil.rmtree(folder)  # an unfinished or damaged folder of this very configuration, ours alone
+                say(f"{title}{': resumed' if going_on else ''}", self.rank)
+                outputs = stage.run(folder, going_on)
+                if self.rank == 0:
+                    hashes = {name: sha256_file(folder / name) for name in outputs}
+                    write_json(folder / "done.json", {"hash": digest, "outputs": hashes})
+        return [folder for _, folder, _ in folders]
+
+    @contextmanager
+    def _lock(self) -> Iterator[None]:
+        if self.rank:
+            yield
+            return
+        lock = self.output_dir / ".lock"
+        try:
+            self.output_dir.mkdir(parents=True, exist_ok=True)
+            with open(lock, "a+") as stream:
+                _take(stream, lock)
+                yield
+        except OSError as error:
+            raise VmfError(
+                "VMF502",
+                subject=str(self.output_dir),
+                rule="the output folder cannot be written",
+                found=error.strerror or type(error).__name__,
+                fix="check the permissions or pass --output_dir",
+            ) from error
+
+
+def say(text: str, rank: int = 0) -> None:
+    """Tell the user one line; other processes than the first stay silent."""
+    if rank == 0:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+
+
+def _digest(value: Mapping[str, Any]) -> str:
+    return sha256_bytes(json.dumps(value, sort_keys=True, default=str).encode())
+
+
+def _complete(folder: Path, digest: str) -> bool:
+    note = folder / "done.json"
+    if not note.is_file():
+        return False
+    done = read_json(note)
+    if done.get("hash") != digest:
+        return False
+    for name, expected in done["outputs"].items():
+        path = folder / name
+        if not path.is_file() or sha256_file(path) != expected:
+            _LOG.warning("%s is missing or damaged; the stage is done again", path)
+            return False
+    return True
+
+
+def _take(stream: Any, lock: Path) -> None:
+    try:
+        import fcntl
+    except ImportError:  # not a POSIX system: two runs in one folder are then up to the user
+        return
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # gone with the process, however it ends
+    except BlockingIOError as error:
+        stream.seek(0)
+        raise VmfError(
+            "VMF504",
+            subject=str(lock.parent),
+            rule="another run works in this output folder",
+            found=f"process {stream.read().strip() or 'unknown'}",
+            fix="wait for it, or pass --output_dir",
+        ) from error
+    stream.truncate(0)
+    stream.write(str(os.getpid()))
+    stream.flush()

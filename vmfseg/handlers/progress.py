@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One moving line in a terminal, one plain line an epoch elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import torch
+from ignite.engine import Engine, Events
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+__all__ = ["ProgressHandler"]
+
+
+class ProgressHandler:
+    """Show how far a stage is: loss terms (running mean of the epoch), validation Dice and time left.
+
+    Args:
+        name: of the stage.
+        evaluator: whose key metric is shown, or ``None``.
+        every: plain lines come every so many epochs (and at the end).
+    """
+
+    def __init__(self, name: str, evaluator: Engine | None = None, every: int = 1) -> None:
+        self.name, self.evaluator, self.every = name, evaluator, max(1, every)
+        self._bar: Progress | None = None
+        self._task: Any = None
+        self._sums: dict[str, tuple[float, int]] = {}
+        self._start, self._first = 0.0, 0
+
+    def attach(self, engine: Engine) -> None:
+        """Attach to a trainer."""
+        engine.add_event_handler(Events.STARTED, self._open)
+        engine.add_event_handler(Events.ITERATION_COMPLETED, self._count)
+        engine.add_event_handler(Events.EPOCH_COMPLETED, self._epoch)
+        for event in (Events.COMPLETED, Events.TERMINATE):
+            engine.add_event_handler(event, self._close)
+        engine.add_event_handler(Events.EXCEPTION_RAISED, self._fail)
+
+    def _open(self, engine: Any) -> None:
+        self._start, self._first = time.monotonic(), engine.state.iteration
+        if getattr(engine.state, "rank", 0) == 0 and sys.stdout.isatty():
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(24),
+                TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+            )
+            self._bar = Progress(*columns, TextColumn("{task.fields[terms]}"), TimeRemainingColumn(), console=Console())
+            self._bar.start()
+            total = engine.state.max_epochs * engine.state.epoch_length
+            self._task = self._bar.add_task(self.name, total=total, completed=self._first, terms="")
+
+    def _count(self, engine: Any) -> None:
+        output = engine.state.output
+        for item in output if isinstance(output, list) else [output]:
+            for key, value in item.items():
+                scalar = isinstance(value, float) or (isinstance(value, torch.Tensor) and value.ndim == 0)
+                if scalar and not key.endswith("'"):
+                    total, count = self._sums.get(key, (0.0, 0))
+                    self._sums[key] = (total + float(value), count + 1)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=engine.state.iteration, terms=self._terms())
+
+    def _epoch(self, engine: Any) -> None:
+        state = engine.state
+        last = state.epoch == state.max_epochs
+        if self._bar is None and getattr(state, "rank", 0) == 0 and (state.epoch % self.every == 0 or last):
+            spent = time.monotonic() - self._start
+            done = max(1, state.iteration - self._first)
+            left = spent / done * (state.max_epochs * state.epoch_length - state.iteration)
+            sys.stdout.write(
+                f"{self.name}: {state.iteration}/{state.max_epochs * state.epoch_length}  {self._terms()}  "
+                f"{spent:.0f} s, {left:.0f} s left\n"
+            )
+            sys.stdout.flush()
+        self._sums = {}
+
+    def _terms(self) -> str:
+        parts = [f"{key} {total / count:.3f}" for key, (total, count) in self._sums.items()]
+        if self.evaluator is not None:
+            metric = self.evaluator.state.metrics.get(getattr(self.evaluator.state, "key_metric_name", "") or "")
+            if metric is not None:
+                parts.append(f"validation Dice {float(metric):.3f}")
+        return "  ".join(parts)
+
+    def _close(self, _engine: Any) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _fail(self, engine: Any, error: BaseException) -> None:
+        self._close(engine)
+        raise error

@@ -5,6 +5,7 @@ from .checkpoint import ModelSelection, RunCheckpoint, load_tensors, save_tensor
 from .finite import FiniteHandler
 from .gradient_clip import GradientClipHandler
 from .progress import ProgressHandler
+from .scores import ScoresHandler
 
 __all__ = [
     "FiniteHandler",
@@ -12,6 +13,7 @@ __all__ = [
     "ModelSelection",
     "ProgressHandler",
     "RunCheckpoint",
+    "ScoresHandler",
     "load_tensors",
     "save_tensors",
 ]

@@ -57,6 +57,8 @@ class VMFLoss(nn.Module):
         class_weights: of the cross-entropy.
         clustering_reduction: ``"mean"`` (paper) or ``"sum"`` over the batch (reference code).
         presence_kind: ``"l1"`` (paper) or ``"bce"``.
+        presence_any: compare one output with "any structure is there" (the weakly supervised setting) instead of one
+            output a structure.
         pseudo_target: ``"threshold"`` (paper) or ``"argmax"``.
 
     Example:
@@ -78,6 +80,7 @@ class VMFLoss(nn.Module):
         class_weights: list[float] | None = None,
         clustering_reduction: str = "mean",
         presence_kind: str = "l1",
+        presence_any: bool = False,
         pseudo_target: str = "threshold",
     ) -> None:
         super().__init__()
@@ -94,6 +97,7 @@ class VMFLoss(nn.Module):
         self.cross_entropy = MaskedCrossEntropyLoss(cross_entropy_on, class_weights)
         self.clustering = VMFClusteringLoss(clustering_reduction, one_minus=clustering_reduction == "sum")
         self.presence = PresenceLoss(presence_kind)
+        self.presence_any = presence_any
         self.cross_pseudo = CrossPseudoLoss(pseudo_target, squared_pred)
 
     def forward(
@@ -111,7 +115,7 @@ class VMFLoss(nn.Module):
             parts: of the network.
             image: ``BCHW[D]``, what the network saw.
             label: class numbers ``B1HW[D]``, or of the first images only, or ``None``.
-            presence: ``BK``, or ``None``.
+            presence: ``BK``, or of the first images only, or ``None``.
             annotated: ``BN``, which classes each labelled image was annotated for, or ``None`` for all.
             partner: logits ``BNHW[D]`` of the other network, or ``None``.
 
@@ -127,6 +131,7 @@ class VMFLoss(nn.Module):
                     f"{parts.logits.shape[0]}. Pass the labels of the images that the network saw."
                 )
             logits = parts.logits[: label.shape[0]]
+            annotated = None if annotated is None else annotated[: label.shape[0]]
             if weights.get("dice"):
                 terms["dice"] = self.dice(logits, label, annotated)
             if weights.get("cross_entropy"):
@@ -145,7 +150,9 @@ class VMFLoss(nn.Module):
         if weights.get("presence") and presence is not None:
             if parts.presence is None:
                 raise ValueError("presence has a weight but the network has no presence head. Use presence='masks'.")
-            terms["presence"] = self.presence(parts.presence, presence)
+            if self.presence_any:
+                presence = presence.any(dim=1, keepdim=True)
+            terms["presence"] = self.presence(parts.presence[: presence.shape[0]], presence)
         if weights.get("cross_pseudo") and partner is not None:
             terms["cross_pseudo"] = self.cross_pseudo(parts.logits, partner)
         return {name: weights[name] * value for name, value in terms.items()}

@@ -15,6 +15,9 @@ from .distribution import log_vmf_normalizer, sample_vmf
 
 __all__ = ["VMFMixture"]
 
+#: How far a start is followed before it is compared with the others.
+_TRIAL_ITERATIONS, _TRIAL_TOLERANCE = 30, 1e-3
+
 
 class VMFMixture:
     r"""Mixture of ``J`` vMF distributions with one fixed concentration, fitted by EM.
@@ -39,6 +42,9 @@ class VMFMixture:
         seed: of the starting means and of :meth:`sample`.
         batch_size: vectors at once in a step; changes memory, not the result.
         seeding_vectors: at most so many randomly chosen vectors take part in the seeding.
+        num_starts: seedings that are tried, each with a short EM on those vectors; the likeliest goes on. One start
+            alone ends in about every second case with two kernels in one cluster when clusters are as wide as those of
+            the paper's kappa; ``1`` is what the reference does.
 
     Attributes:
         means: ``JF``, unit directions, after :meth:`fit`.
@@ -64,6 +70,7 @@ class VMFMixture:
         seed: int = 0,
         batch_size: int = 32768,
         seeding_vectors: int = 50_000,
+        num_starts: int = 8,
     ) -> None:
         check_positive("kappa", kappa, "Larger values give tighter clusters.")
         for name, value in (
@@ -71,12 +78,13 @@ class VMFMixture:
             ("max_iterations", max_iterations),
             ("batch_size", batch_size),
             ("seeding_vectors", seeding_vectors),
+            ("num_starts", num_starts),
         ):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}. The default is a good start.")
         self.num_kernels, self.kappa, self.seed = num_kernels, float(kappa), seed
         self.max_iterations, self.tolerance = max_iterations, tolerance
-        self.batch_size, self.seeding_vectors = batch_size, seeding_vectors
+        self.batch_size, self.seeding_vectors, self.num_starts = batch_size, seeding_vectors, num_starts
         self.log_likelihoods: list[float] = []
 
     def fit(self, x: torch.Tensor) -> VMFMixture:
@@ -92,19 +100,8 @@ class VMFMixture:
                 "vectors. Use fewer kernels or sample more positions."
             )
         generator = torch_rng(self.seed, "vmf-mixture")
-        means = self._seed_means(x, generator)
-        weights = torch.full((self.num_kernels,), 1 / self.num_kernels, dtype=torch.float64)
-        self.log_likelihoods = []
-        for _ in range(self.max_iterations):
-            mass, sums, likelihood = self._expectation(x, means, weights)
-            self.log_likelihoods.append(likelihood)
-            if len(self.log_likelihoods) > 1 and likelihood - self.log_likelihoods[-2] < self.tolerance:
-                break
-            norms = sums.norm(dim=1, keepdim=True)
-            means = torch.where(norms > 1e-12, sums / norms.clamp_min(1e-12), means)
-            weights = mass / mass.sum()
-            for j in torch.nonzero(mass < 0.5).flatten().tolist():
-                means, weights = self._reseed(x, means, weights, j)
+        means, weights = self._start(x, generator)
+        means, weights, self.log_likelihoods = self._maximize(x, means, weights, self.max_iterations, self.tolerance)
         self.means, self.weights = means.to(x.dtype), weights.to(x.dtype)
         return self
 
@@ -174,9 +171,38 @@ class VMFMixture:
         for batch in x.split(self.batch_size):
             yield batch.double()
 
-    def _seed_means(self, x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    def _start(self, x: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the best of several starts, each improved a little on a part of the vectors."""
         if len(x) > self.seeding_vectors:
             x = x[torch.randperm(len(x), generator=generator)[: self.seeding_vectors]]
+        even = torch.full((self.num_kernels,), 1 / self.num_kernels, dtype=torch.float64)
+        if self.num_starts == 1:
+            return self._seed_means(x, generator), even
+        trials = (
+            self._maximize(x, self._seed_means(x, generator), even, _TRIAL_ITERATIONS, _TRIAL_TOLERANCE)
+            for _ in range(self.num_starts)
+        )
+        means, weights, _ = max(trials, key=lambda trial: trial[2][-1])
+        return means, weights
+
+    def _maximize(
+        self, x: torch.Tensor, means: torch.Tensor, weights: torch.Tensor, iterations: int, tolerance: float
+    ) -> tuple[torch.Tensor, torch.Tensor, list[float]]:
+        """Run EM and return means, weights and the mean log-likelihood before each M step."""
+        history: list[float] = []
+        for _ in range(iterations):
+            mass, sums, likelihood = self._expectation(x, means, weights)
+            history.append(likelihood)
+            if len(history) > 1 and likelihood - history[-2] < tolerance:
+                break
+            norms = sums.norm(dim=1, keepdim=True)
+            means = torch.where(norms > 1e-12, sums / norms.clamp_min(1e-12), means)
+            weights = mass / mass.sum()
+            for j in torch.nonzero(mass < 0.5).flatten().tolist():
+                means, weights = self._reseed(x, means, weights, j)
+        return means, weights, history
+
+    def _seed_means(self, x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         chosen = [int(torch.randint(len(x), (1,), generator=generator))]
         distance = (1 - x @ x[chosen[0]]).clamp_min(0)
         while len(chosen) < self.num_kernels:

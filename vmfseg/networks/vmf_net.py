@@ -2,12 +2,14 @@
 """The whole network: encoder, kernels, head, composer and presence head, of which the five settings use some or all."""
 
 # no `from __future__ import annotations` here: TorchScript reads the types of forward at run time
+from contextlib import nullcontext
 from typing import Optional, Sequence, Union  # noqa: UP035 - TorchScript
 
 import torch
 from torch import nn
 
 from vmfseg.utils.checks import check_choice
+from vmfseg.utils.seeds import seeded
 
 from .composer import VMFComposer
 from .encoder import VMFEncoder
@@ -51,6 +53,7 @@ class VMFNet(nn.Module):
         presence_channels: base width of the presence head; ``0`` takes the paper's.
         encoder: any :class:`FeatureEncoder` instead of the U-Net; ``channels``, ``level`` and ``last_activation`` are
             then not used.
+        seed: of the initial weights, independent of torch's global generator; ``None`` uses that one.
 
     Example:
         >>> net = VMFNet(channels=(8, 16, 16), num_kernels=4, hidden_channels=8).eval()
@@ -81,6 +84,7 @@ class VMFNet(nn.Module):
         presence: str = "none",
         presence_channels: int = 0,
         encoder: Optional[nn.Module] = None,  # noqa: UP045 - TorchScript
+        seed: Optional[int] = None,  # noqa: UP045 - TorchScript
     ) -> None:
         super().__init__()
         check_choice("head", head, ("segmentation", "assignment"))

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from vmfseg import __version__
 from vmfseg.cli.evaluate import evaluate
+from vmfseg.cli.verify import verify
 from vmfseg.utils import find_vmf_error
 
 __all__ = ["app", "main"]
@@ -43,6 +44,7 @@ def _root(
 
 
 app.command("evaluate")(evaluate)
+app.command("verify")(verify)
 
 
 def main() -> None:

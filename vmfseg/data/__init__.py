@@ -3,12 +3,18 @@
 
 from .cache import CachedStack, VolumeCache
 from .datalist import Datalist, Row, add_checksums
+from .discover import open_datalist
 from .findings import DataWarning, Finding
+from .folder import FolderDataset
 from .interleave import InterleavedLoader
 from .load import LoadVolumed
 from .loader import SliceLoader
+from .mnms import MNMsDataset
 from .reader import Volume, VolumeHeader, VolumeReader, read_header, read_volume
+from .scgm import FuseRatersd, SCGMDataset
 from .slices import SliceDataset
+from .splits import Split, labeled_fraction, leave_one_domain_out, weakly_labeled
+from .verify import verify_datalist
 from .volume import ReadRules
 
 __all__ = [
@@ -16,17 +22,27 @@ __all__ = [
     "DataWarning",
     "Datalist",
     "Finding",
+    "FolderDataset",
+    "FuseRatersd",
     "InterleavedLoader",
     "LoadVolumed",
+    "MNMsDataset",
     "ReadRules",
     "Row",
+    "SCGMDataset",
     "SliceDataset",
     "SliceLoader",
+    "Split",
     "Volume",
     "VolumeCache",
     "VolumeHeader",
     "VolumeReader",
     "add_checksums",
+    "labeled_fraction",
+    "leave_one_domain_out",
+    "open_datalist",
     "read_header",
     "read_volume",
+    "verify_datalist",
+    "weakly_labeled",
 ]

@@ -58,7 +58,7 @@ class Datalist:
     name: str
     root: Path
     labels: Mapping[int, str]
-    rows: tuple[Row, ...] | list[Row]
+    rows: tuple[Row, ...]
     label_map: Mapping[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -167,7 +167,7 @@ class Datalist:
         label_map = integer_keys(where, "label_map", content.get("label_map", {}))
         rows = [parse_row(where, index, item) for index, item in enumerate(content["rows"])]
         root = Path(os.path.abspath(Path(os.path.abspath(where)).parent / content["root"]))
-        result = cls(content["name"], root, labels, rows, label_map)
+        result = cls(content["name"], root, labels, tuple(rows), label_map)
         if check_files:
             result.check_files(where)
         return result

@@ -93,28 +93,29 @@ class VMFNet(nn.Module):
             raise ValueError(
                 f"out_channels must be at least 2 (background and one class), got {out_channels}. Count the background."
             )
-        if encoder is None:
-            encoder = VMFEncoder(spatial_dims, in_channels, channels, level, last_activation)
-        width, stride = _describe(encoder)
         self.out_channels, self.raw_kernels, self.presence_on = out_channels, raw_kernels, presence
-        self.encoder = encoder
-        self.kernels = VMFKernels(width, num_kernels, kappa, threshold)
-        # local names carry the types: TorchScript warns of annotations on `self`
-        masks: nn.Module = AssignmentHead(num_kernels, out_channels, stride)
-        if head == "segmentation":
-            masks = SegmentationHead(spatial_dims, num_kernels, out_channels, hidden_channels, stride)
-        self.head = masks
-        composer: Optional[VMFComposer] = None  # noqa: UP045 - TorchScript
-        if reconstruct:
-            composer = VMFComposer(spatial_dims, width, in_channels, hidden_channels, stride, linear_decoder)
-        self.composer = composer
-        presence_head: Optional[PresenceHead] = None  # noqa: UP045 - TorchScript
-        base = {"base_channels": presence_channels} if presence_channels else {}
-        if presence == "activations":
-            presence_head = PresenceHead.on_activations(num_kernels, spatial_dims=spatial_dims, **base)
-        elif presence == "masks":
-            presence_head = PresenceHead.on_masks(out_channels, spatial_dims=spatial_dims, **base)
-        self.presence_head = presence_head
+        with nullcontext() if seed is None else seeded(seed, "network"):
+            if encoder is None:
+                encoder = VMFEncoder(spatial_dims, in_channels, channels, level, last_activation)
+            width, stride = _describe(encoder)
+            self.encoder = encoder
+            self.kernels = VMFKernels(width, num_kernels, kappa, threshold)
+            # local names carry the types: TorchScript warns of annotations on `self`
+            masks: nn.Module = AssignmentHead(num_kernels, out_channels, stride)
+            if head == "segmentation":
+                masks = SegmentationHead(spatial_dims, num_kernels, out_channels, hidden_channels, stride)
+            self.head = masks
+            composer: Optional[VMFComposer] = None  # noqa: UP045 - TorchScript
+            if reconstruct:
+                composer = VMFComposer(spatial_dims, width, in_channels, hidden_channels, stride, linear_decoder)
+            self.composer = composer
+            presence_head: Optional[PresenceHead] = None  # noqa: UP045 - TorchScript
+            base = {"base_channels": presence_channels} if presence_channels else {}
+            if presence == "activations":
+                presence_head = PresenceHead.on_activations(num_kernels, spatial_dims=spatial_dims, **base)
+            elif presence == "masks":
+                presence_head = PresenceHead.on_masks(out_channels, spatial_dims=spatial_dims, **base)
+            self.presence_head = presence_head
 
     def forward(self, x: torch.Tensor, return_parts: bool = False) -> Union[torch.Tensor, VMFParts]:  # noqa: UP007
         """Return the logits of ``x``, or all parts."""

@@ -32,7 +32,7 @@ def test_rotation_equals_scipy_and_monai_slice_by_slice(angle, size):
         np.testing.assert_allclose(out["image"][k, 0].numpy(), expected, atol=2e-4)
         classes = scipy.ndimage.rotate(label, angle, reshape=False, order=0, mode="grid-constant", cval=0)
         assert (out["label"][k, 0].numpy() != classes).mean() < 0.02  # ties at pixel borders
-        monai = Rotate(np.deg2rad(angle), keep_size=True, padding_mode="zeros")(data["image"][k])
+        monai = Rotate(-np.deg2rad(angle), keep_size=True, padding_mode="zeros")(data["image"][k])
         np.testing.assert_allclose(out["image"][k, 0].numpy(), monai[0].numpy(), atol=2e-4)
 
 

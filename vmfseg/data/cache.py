@@ -17,8 +17,9 @@ import warnings
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from functools import partial
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import monai
@@ -267,12 +268,16 @@ def _describe_object(value: Any, seen: tuple[int, ...]) -> Any:
     name = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}"
     if isinstance(value, type | torch.dtype | np.dtype):
         return [name, str(value)]
-    if hasattr(value, "__code__"):
-        defaults = [getattr(value, "__defaults__", None), getattr(value, "__kwdefaults__", None)]
+    if isinstance(value, FunctionType):
+        defaults = [value.__defaults__, value.__kwdefaults__]
         closure = [_describe(cell.cell_contents, seen) for cell in value.__closure__ or ()]
         return [name, _describe(value.__code__, seen), _describe(defaults, seen), closure]
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    if not hasattr(value, "__dict__"):
+    if isinstance(value, partial):
+        return [kind, [_describe(part, seen) for part in (value.func, value.args, value.keywords)]]
+    if isinstance(value, MethodType):
+        return [kind, _describe(value.__func__, seen), _describe(value.__self__, seen)]
+    if not getattr(value, "__dict__", None):
         return [kind, _ADDRESS.sub("", repr(value))]
     return [kind, {k: _describe(v, seen) for k, v in vars(value).items()}]
 

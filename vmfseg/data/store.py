@@ -65,7 +65,8 @@ class VolumeStore:
         self.rows, self.transform, self.num_classes = rows, transform, num_classes
         self._as_classes = AsClassesd("label", num_classes)
         self._config = f"{config_text(transform)} classes {num_classes}"
-        self._cache = None if cache_dir is None else VolumeCache(cache_dir, self._config)
+        self._persistent = None if cache_dir is None else VolumeCache(cache_dir, self._config)
+        self._overflow = self._persistent
         free = available_memory()
         self._limit = memory_limit if memory_limit is not None else int((free or 1 << 62) * _MEMORY_SHARE)
         self._used, self._warned, self._lock = 0, False, threading.Lock()
@@ -112,7 +113,10 @@ class VolumeStore:
             full = self._used >= self._limit
         if full:
             return self._disk().stack(row, lambda: self.prepare(number))
-        arrays = self.prepare(number) if self._cache is None else self._cache.arrays(row, lambda: self.prepare(number))
+        if self._persistent is None:
+            arrays = self.prepare(number)
+        else:
+            arrays = self._persistent.arrays(row, lambda: self.prepare(number))
         stack, size = MemoryStack(arrays), sum(array.nbytes for array in arrays.values())
         with self._lock:
             fits = self._used + size <= self._limit
@@ -155,11 +159,11 @@ class VolumeStore:
     def _disk(self, needed: str = "more") -> VolumeCache:
         """Return the cache on disk; what does not fit into the memory goes there, and the user is told once."""
         with self._lock:
-            if self._cache is None:
+            if self._overflow is None:
                 self._temporary = tempfile.mkdtemp(prefix="vmfseg-cache-")
                 weakref.finalize(self, _remove, self._temporary, os.getpid())
-                self._cache = VolumeCache(self._temporary, self._config)
-            cache, told, self._warned = self._cache, self._warned, True
+                self._overflow = VolumeCache(self._temporary, self._config)
+            cache, told, self._warned = self._overflow, self._warned, True
         if not told:
             kept = "" if self._temporary is None else " for this run; give cache_dir to keep them for the next"
             warnings.warn(

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From commented YAML layers to the complete JSON that every consumer of a bundle wants.
+
+A bundle is described in ``layers/bundles.yaml``: which layers make each of its configs, and the values that fill the
+``{NAME}`` fields. Layers are merged in order: dictionaries key by key, everything else is replaced; ``null`` removes a
+key. The result is written below ``bundles/`` and committed; ``python -m vmfseg.bundle check`` compiles again and
+compares.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vmfseg.utils import VmfError, atomic_write, did_you_mean
+from vmfseg.utils.io import StrPath
+
+__all__ = ["bundle_names", "compile_bundle", "merge_layers", "write_bundle"]
+
+_FIELD = re.compile(r"\{([A-Z_]+)\}")
+
+
+def bundle_names() -> list[str]:
+    """Return the names of the bundles that are described."""
+    return sorted(_layer("bundles.yaml")["bundles"])
+
+
+def compile_bundle(name: str) -> dict[str, str]:
+    """Return the files of bundle ``name``: path below the bundle's folder to content.
+
+    Args:
+        name: one of :func:`bundle_names`.
+
+    Raises:
+        VmfError: VMF303 for an unknown bundle, VMF304 for a field without a value.
+    """
+    described = _layer("bundles.yaml")
+    if name not in described["bundles"]:
+        raise VmfError(
+            "VMF303",
+            subject=name,
+            rule="there is no such bundle",
+            found=f"known are {', '.join(bundle_names())}",
+            fix=f"use one of them.{did_you_mean(name, described['bundles'])}",
+        )
+    spec = described["bundles"][name]
+    fields = {**described.get("fields", {}), **spec.get("fields", {}), "BUNDLE": name}
+    files: dict[str, str] = {}
+    for target, layers in {**described["configs"], **spec.get("configs", {})}.items():
+        if not layers:
+            continue
+        names = [_fill(layer, fields, target) for layer in layers]
+        merged = _fill(merge_layers(*(_layer(layer) for layer in names)), fields, target)
+        files[f"configs/{target}"] = json.dumps(merged, indent=4, ensure_ascii=False) + "\n"
+    for target, source in {**described["files"], **spec.get("files", {})}.items():
+        files[target] = _fill(_text(_fill(source, fields, target)), fields, target)
+    return files
+
+
+def write_bundle(name: str, folder: StrPath) -> list[Path]:
+    """Write the files of bundle ``name`` below ``folder`` and return their paths; unchanged files are left alone."""
+    written = []
+    for relative, content in compile_bundle(name).items():
+        path = Path(folder) / name / relative
+        if not path.is_file() or path.read_text(encoding="utf-8") != content:
+            atomic_write(path, content)
+        written.append(path)
+    return written
+
+
+def merge_layers(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge dictionaries key by key; later ones win, ``None`` removes.
+
+    Example:
+        >>> merge_layers({"a": {"x": 1, "y": 2}, "b": [1]}, {"a": {"y": 3, "x": None}, "b": [2, 3]})
+        {'a': {'y': 3}, 'b': [2, 3]}
+    """
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            if value is None:
+                merged.pop(key, None)
+            elif isinstance(value, Mapping):
+                below = merged.get(key)
+                merged[key] = merge_layers(below if isinstance(below, Mapping) else {}, value)
+            else:
+                merged[key] = value
+    return merged
+
+
+def _fill(value: Any, fields: Mapping[str, Any], target: str) -> Any:
+    if isinstance(value, dict):
+        return {key: _fill(item, fields, target) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_fill(item, fields, target) for item in value]
+    if not isinstance(value, str):
+        return value
+    whole = _FIELD.fullmatch(value)
+    if whole and whole.group(1) in fields:
+        return fields[whole.group(1)]
+
+    def replace(match: re.Match[str]) -> str:
+        if match.group(1) not in fields:
+            raise VmfError(
+                "VMF304",
+                subject=target,
+                rule=f"the field {match.group(0)} has no value",
+                fix=f"add it to layers/bundles.yaml.{did_you_mean(match.group(1), fields)}",
+            )
+        return str(fields[match.group(1)])
+
+    return _FIELD.sub(replace, value)
+
+
+def _layer(name: str) -> dict[str, Any]:
+    content = yaml.safe_load(_text(name))
+    return dict(content or {})
+
+
+def _text(name: str) -> str:
+    path = resources.files("vmfseg.bundle") / "layers" / name
+    if not path.is_file():
+        raise VmfError(
+            "VMF303", subject=f"layers/{name}", rule="there is no such layer", fix="check layers/bundles.yaml"
+        )
+    return path.read_text(encoding="utf-8")

@@ -4,6 +4,7 @@
 from .cache import CachedStack, VolumeCache
 from .datalist import Datalist, Row, add_checksums
 from .discover import open_datalist
+from .experiment import Experiment, cache_folder, prepare_experiment
 from .findings import DataWarning, Finding
 from .folder import FolderDataset
 from .interleave import InterleavedLoader
@@ -21,6 +22,7 @@ __all__ = [
     "CachedStack",
     "DataWarning",
     "Datalist",
+    "Experiment",
     "Finding",
     "FolderDataset",
     "FuseRatersd",
@@ -38,9 +40,11 @@ __all__ = [
     "VolumeHeader",
     "VolumeReader",
     "add_checksums",
+    "cache_folder",
     "labeled_fraction",
     "leave_one_domain_out",
     "open_datalist",
+    "prepare_experiment",
     "read_header",
     "read_volume",
     "verify_datalist",

@@ -137,7 +137,7 @@ def _dtype(path: str, nifti: Any) -> np.dtype[Any]:
     code = int(nifti["datatype"])
     try:
         dtype: np.dtype[Any] = np.dtype(nifti.get_data_dtype())
-    except HeaderDataError:
+    except (HeaderDataError, KeyError):
         dtype = np.dtype("V1")
     if code in _REFUSED_TYPES or dtype.name not in _TYPES:
         raise VmfError(

@@ -73,8 +73,8 @@ def starts_gzip(path: str | os.PathLike[str]) -> bool:
 def read_exactly(path: str, *, offset: int, size: int, compressed: bool, start: int = 0) -> bytearray:
     """Read ``size`` bytes from ``offset`` of the (decompressed) stream, to its very end.
 
-    The stream begins at byte ``start`` of the file. A gzip stream is read to its checksum. Reading stops one byte after
-    the declared size, whatever else would follow, so neither a truncated file nor a bomb passes.
+    The stream begins at byte ``start`` of the file. A gzip stream is read to its checksum. Reading stops soon
+    after the declared size, whatever else would follow, so neither a truncated file nor a bomb passes.
 
     Raises:
         VmfError: VMF210 truncated stream, VMF211 too little data, VMF212 corrupt stream, VMF213 too much data.
@@ -92,6 +92,8 @@ def read_exactly(path: str, *, offset: int, size: int, compressed: bool, start: 
                     break
                 filled += count
             surplus = stream.read(1)
+            if surplus and compressed:
+                stream.read(_CHUNK)  # a damaged stream may also grow: its checksum tells, if it is near
     except EOFError as error:
         raise VmfError(
             "VMF210",
@@ -151,7 +153,7 @@ def _check_amount(path: str, filled: int, size: int, surplus: bool) -> None:
             subject=path,
             rule="the file holds more data than its header declares",
             found=f"more than {size} bytes of voxels",
-            fix="the header is wrong or the file hostile: export it again from the source",
+            fix="copy the file again, or export it again: header and data disagree",
         )
     if filled < size:
         raise VmfError(

@@ -52,7 +52,7 @@ class Split:
         unlabeled: training rows without.
         validation: source rows that choose the checkpoint.
         target: rows of the unseen domain.
-        shared_subjects: whether labelled subjects may have unlabelled rows too (other frames, or the same without label).
+        shared_subjects: whether labelled subjects may have unlabelled rows too: other frames, or the same ones.
 
     Raises:
         VmfError: VMF288 leakage, VMF292 no labelled rows.

@@ -230,6 +230,7 @@ def _hammer(folder, row, number):
         for k in range(30):
             cache = VolumeCache(folder, "config")
             equal(cache.arrays(row, arrays), arrays())
+            assert len(cache.stack(row, arrays)) == 4
             if (k + number) % 7 == 0:  # somebody clears the folder meanwhile
                 cache.path(cache.key(row)).unlink(missing_ok=True)
 

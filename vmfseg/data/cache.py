@@ -37,6 +37,7 @@ __all__ = ["CacheFault", "CachedStack", "VolumeCache", "config_text"]
 
 _FORMAT = "vmfseg-cache-1"
 _CHECKSUM = "crc32/"
+_ATTEMPTS = 5
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 Array = npt.NDArray[Any]
@@ -161,23 +162,19 @@ class VolumeCache:
             VmfError: VMF501 or VMF502 if the entry cannot be written, VMF512 if the disk does not keep what is written.
         """
         key = self.key(row)
-        try:
-            return CachedStack(self.path(key), key)
-        except FileNotFoundError:
-            pass
-        except CacheFault as fault:
-            self.report(self.path(key), fault)
-        return self._store(key, build())
+        return self._open(key) or self._store(key, build())
 
     def arrays(self, row: Mapping[str, Any], build: Callable[[], Arrays]) -> Arrays:
         """Return the arrays of ``row`` in memory, all checksums compared. See :meth:`stack`."""
-        stack = self.stack(row, build)
+        key = self.key(row)
+        stack = self._open(key)
         try:
-            return {name: stack.read(name) for name in stack.shapes}
+            if stack is not None:
+                return {name: stack.read(name) for name in stack.shapes}
         except CacheFault as fault:
-            self.report(stack.path, fault)
+            self.report(self.path(key), fault)
         arrays = build()
-        self._store(self.key(row), arrays)
+        _write_entry(self.path(key), key, arrays)
         return arrays
 
     def rebuild(self, row: Mapping[str, Any], build: Callable[[], Arrays], fault: CacheFault) -> CachedStack:
@@ -196,18 +193,30 @@ class VolumeCache:
                 stacklevel=2,
             )
 
-    def _store(self, key: str, arrays: Arrays) -> CachedStack:
-        _write_entry(self.path(key), key, arrays)
+    def _open(self, key: str) -> CachedStack | None:
         try:
             return CachedStack(self.path(key), key)
-        except (CacheFault, FileNotFoundError) as error:
-            raise VmfError(
-                "VMF512",
-                subject=str(self.path(key)),
-                rule="the cache folder does not keep what is written to it",
-                found=str(error),
-                fix="choose another cache_dir, or check the disk",
-            ) from error
+        except FileNotFoundError:
+            return None
+        except CacheFault as fault:
+            self.report(self.path(key), fault)
+            return None
+
+    def _store(self, key: str, arrays: Arrays) -> CachedStack:
+        problem: Exception | None = None
+        for _ in range(_ATTEMPTS):
+            _write_entry(self.path(key), key, arrays)
+            try:
+                return CachedStack(self.path(key), key)
+            except (CacheFault, FileNotFoundError) as error:  # somebody may be clearing the folder
+                problem = error
+        raise VmfError(
+            "VMF512",
+            subject=str(self.path(key)),
+            rule="the cache folder does not keep what is written to it",
+            found=str(problem),
+            fix="choose another cache_dir, or check the disk",
+        )
 
     def _hashes_of(self, paths: str | Sequence[str]) -> list[str]:
         return [self._hash(str(path)) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]

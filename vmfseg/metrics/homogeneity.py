@@ -25,8 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from scipy.ndimage import label as connected
-from scipy.spatial.distance import jensenshannon
-from scipy.special import xlogy
+from scipy.special import rel_entr, xlogy
 
 from .samples import ActivationSample, block_mean, lattice_masks
 
@@ -149,8 +148,15 @@ def _kappa(length: float, samples: Sequence[ActivationSample]) -> float | None:
 
 
 def _homology(profiles: Array) -> float | None:
-    pairs = [jensenshannon(p, q, base=2) for p, q in itertools.combinations(profiles, 2)]
-    return 1 - float(np.mean(np.nan_to_num(pairs))) if pairs else None
+    pairs = [_jensen_shannon(p, q) for p, q in itertools.combinations(profiles, 2)]
+    return 1 - float(np.mean(pairs)) if pairs else None
+
+
+def _jensen_shannon(p: Array, q: Array) -> float:
+    # SciPy's gives NaN for nearly equal profiles: rounding makes its divergence negative before the root
+    middle = (p + q) / 2
+    divergence = np.sum(rel_entr(p, middle) + rel_entr(q, middle)) / 2 / np.log(2)
+    return float(np.sqrt(max(divergence, 0.0)))
 
 
 def _intensity(sample: ActivationSample) -> float | None:

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from vmfseg import __version__
 from vmfseg.cli.evaluate import evaluate
+from vmfseg.cli.phantom import phantom
 from vmfseg.cli.verify import verify
 from vmfseg.utils import find_vmf_error
 
@@ -44,6 +45,7 @@ def _root(
 
 
 app.command("evaluate")(evaluate)
+app.command("phantom")(phantom)
 app.command("verify")(verify)
 
 

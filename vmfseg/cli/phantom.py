@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``vmfseg phantom``: make the multi-vendor phantom, in the layout of the real data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from vmfseg.data.phantom import PhantomDefaults, make_phantom, save_montage
+
+__all__ = ["phantom"]
+
+_DEFAULTS = PhantomDefaults()
+
+
+def phantom(
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to make.", show_default=False)],
+    dataset: Annotated[
+        str, typer.Option(help="mnms: beating hearts, vendors A to D. scgm: cords, sites 1 to 4.")
+    ] = "mnms",
+    subjects: Annotated[
+        int, typer.Option(help="Number of subjects, spread over the scanners in turn.")
+    ] = _DEFAULTS.subjects,
+    seed: Annotated[int, typer.Option(help="Seed; a subject depends on it and on its number only.")] = 0,
+    frames: Annotated[int, typer.Option(help="Frames of a cine (hearts).")] = _DEFAULTS.frames,
+    size: Annotated[
+        int | None,
+        typer.Option(
+            help="Largest in-plane matrix over the same field of view. [default: the protocol's]", show_default=False
+        ),
+    ] = _DEFAULTS.size,
+    montage: Annotated[
+        Path | None, typer.Option(help="Draw a picture (PNG) with a row per scanner.", show_default=False)
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = _DEFAULTS.workers,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace another phantom in OUT.")] = False,
+) -> None:
+    """Make a phantom data set with scanners from physics, and the true tissue of every voxel beside it.
+
+    OUT has the layout of the real release, so every command reads it like the real data. The same phantom is kept if
+    it is there already; another folder is never replaced.
+    """  # fmt: skip
+    console = Console(stderr=True)
+    if console.is_terminal:
+        columns = (
+            TextColumn("phantom"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("subjects"),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=console, transient=True) as bar:
+            task = bar.add_task("phantom", total=subjects)
+            folder = make_phantom(
+                out, dataset, subjects, seed, size, frames, overwrite,
+                lambda done, total: bar.update(task, completed=done, total=total), workers,
+            )  # fmt: skip
+    else:
+
+        def report(done: int, total: int) -> None:
+            if done == total or done % max(1, total // 10) == 0:
+                typer.echo(f"phantom: {done}/{total} subjects", err=True)
+
+        folder = make_phantom(out, dataset, subjects, seed, size, frames, overwrite, report, workers)
+    typer.echo(f"{folder}: {subjects} subjects, layout {dataset}, seed {seed}")
+    if montage is not None:
+        typer.echo(f"{save_montage(folder, montage)}: one row per scanner")

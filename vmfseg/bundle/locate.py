@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from monai.bundle import ConfigWorkflow
+
 from vmfseg.utils import VmfError
 
 __all__ = ["find_root"]
@@ -43,9 +45,9 @@ def find_root(name: str) -> str:
 def _candidates(name: str) -> Iterator[Path]:
     frame = sys._getframe(2)
     while frame is not None:
-        root = getattr(frame.f_locals.get("self"), "config_root_path", None)
-        if isinstance(root, Path):
-            yield root.parent
+        workflow = frame.f_locals.get("self")
+        if isinstance(workflow, ConfigWorkflow):
+            yield Path(workflow.config_root_path).parent
         if frame.f_back is None:
             break
         frame = frame.f_back

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,14 +92,14 @@ class Experiment:
         source = sorted({row.domain for row in self.split.labeled})
         target = sorted({row.domain for row in self.split.target})
         return (
-            f"data: source domains {', '.join(source)} ({counts['labeled']} labelled, {counts['unlabeled']} unlabelled, "
-            f"{counts['validation']} validation subjects), unseen domain {', '.join(target)} "
-            f"({counts['target']} subjects)"
+            f"data: source domains {', '.join(source)} ({counts['labeled']} labelled, "
+            f"{counts['unlabeled']} unlabelled, {counts['validation']} validation subjects), "
+            f"unseen domain {', '.join(target)} ({counts['target']} subjects)"
         )
 
-    def _dicts(self, rows: tuple[Row, ...] | list[Row]) -> list[dict[str, Any]]:
+    def _dicts(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
         part = Datalist(self.datalist.name, self.datalist.root, self.datalist.labels, list(rows))
-        return part.to_dicts()
+        return [{key: value for key, value in row.items() if value is not None} for row in part.to_dicts()]
 
 
 def prepare_experiment(
@@ -166,7 +166,7 @@ def prepare_experiment(
 
 
 def cache_folder() -> Path:
-    """Return the folder for what vmfseg makes and may make again: ``VMFSEG_CACHE``, or ``vmfseg`` in the user's cache."""
+    """Return the folder for what can be made again: ``VMFSEG_CACHE``, or ``vmfseg`` in the user's cache folder."""
     override = os.environ.get("VMFSEG_CACHE")
     if override:
         return Path(override).expanduser()
@@ -179,7 +179,7 @@ def _phantom(dataset: str, arguments: dict[str, Any], seed: int, quiet: bool) ->
     folder = cache_folder() / f"phantom-{dataset}-{key}"
     if not quiet:
         sys.stdout.write(
-            f"no --dataset_dir given: using the built-in {dataset} phantom in {folder} (pass --dataset_dir for your data)\n"
+            f"no --dataset_dir given: using the built-in {dataset} phantom, {folder} (--dataset_dir takes your data)\n"
         )
         sys.stdout.flush()
     return make_phantom(folder, dataset=dataset, **arguments)

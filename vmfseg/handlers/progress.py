@@ -60,7 +60,10 @@ class ProgressHandler:
                 scalar = isinstance(value, float) or (isinstance(value, torch.Tensor) and value.ndim == 0)
                 if scalar and not key.endswith("'"):
                     total, count = self._sums.get(key, (0.0, 0))
-                    self._sums[key] = (total + float(value), count + 1)
+                    self._sums[key] = (
+                        total + float(value.detach() if isinstance(value, torch.Tensor) else value),
+                        count + 1,
+                    )
         if self._bar is not None:
             self._bar.update(self._task, completed=engine.state.iteration, terms=self._terms())
 

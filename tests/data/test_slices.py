@@ -2,7 +2,10 @@
 """Slices of volumes that are read once, from memory or from disk."""
 
 import gc
+import os
 import pickle
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -241,3 +244,33 @@ def test_all_goes_through_slice_space(tmp_path):
     assert dataset.image_sizes == {(48, 48)}
     assert len(dataset) == SHAPE[2]
     assert dataset[2]["image"].max() == 1.0
+
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from slice_files import chain, write_subjects
+from vmfseg.data import SliceDataset, SliceLoader
+from vmfseg.transforms import BatchAugment
+
+rows = write_subjects(Path(sys.argv[2]), 1, shape=(32, 32, 40), labeled=False) * 24  # 24 x 13 MB at 288 x 288
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (300 << 20),) * 2)
+dataset = SliceDataset([{**row, "frame": 0, "phase": str(k)} for k, row in enumerate(rows)], chain(roi=288))
+loader = SliceLoader(dataset, batch_size=4, augment=BatchAugment())
+loader.start_at(len(loader) - 20)
+print(len(dataset), sum(batch["image"].shape[0] for batch in loader))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
+def test_a_dataset_larger_than_the_memory_is_told_and_served(tmp_path):
+    here = str(Path(__file__).parent)
+    command = [sys.executable, "-c", LIMITED, here, str(tmp_path)]
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    assert done.stdout.split() == ["960", "80"], done.stderr
+    assert "24 volumes need about 0.30 GiB of memory as slices" in done.stderr
+    assert not list(tmp_path.glob("vmfseg-cache-*"))

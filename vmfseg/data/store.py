@@ -27,7 +27,7 @@ from vmfseg.utils import VmfError, find_vmf_error
 __all__ = ["MemoryStack", "VolumeStore"]
 
 _LOG = logging.getLogger(__name__)
-_MEMORY_SHARE = 0.6  # of the free memory: networks, optimizers and workers need some as well
+_MEMORY_SHARE = 0.6  # of the free memory: transforms, networks, optimizers and workers need the rest
 _GIB = 2.0**30
 
 
@@ -67,8 +67,9 @@ class VolumeStore:
         self._config = f"{config_text(transform)} classes {num_classes}"
         self._persistent = None if cache_dir is None else VolumeCache(cache_dir, self._config)
         self._overflow = self._persistent
-        free = available_memory()
-        self._limit = memory_limit if memory_limit is not None else int((free or 1 << 62) * _MEMORY_SHARE)
+        free = available_memory() or 1 << 62
+        self._limit = memory_limit if memory_limit is not None else int(free * _MEMORY_SHARE)
+        self._reserve = 0 if memory_limit is not None else free - self._limit
         self._used, self._warned, self._lock = 0, False, threading.Lock()
         self._temporary: str | None = None
 
@@ -119,7 +120,7 @@ class VolumeStore:
             arrays = self._persistent.arrays(row, lambda: self.prepare(number))
         stack, size = MemoryStack(arrays), sum(array.nbytes for array in arrays.values())
         with self._lock:
-            fits = self._used + size <= self._limit
+            fits = self._used + size <= self._limit and (available_memory() or 1 << 62) >= self._reserve
             self._used = self._used + size if fits else self._limit  # the first that does not fit ends the search
         return stack if fits else self._disk().stack(row, lambda: arrays)
 

@@ -47,7 +47,8 @@ class BatchAugment:
     slices (random crop of 288 out of 300).
 
     A sample's randomness depends on its seed alone: not on the rest of the batch, the number of workers or what ran
-    before. Only ``fourier_mode="mix"`` looks at the other samples, which is its purpose.
+    before. Bit for bit, but for the Fourier effect, which agrees to rounding; ``fourier_mode="mix"`` looks at the other
+    samples, which is its purpose.
 
     Shape: image ``(B, 1, H, W)`` in [0, 1], label ``(B, 1, H, W)``; returned in the same shapes and dtypes.
 
@@ -267,16 +268,20 @@ def _draw(generators: list[torch.Generator]) -> _Draws:
 
 
 def _grid(matrices: torch.Tensor, shifts: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    """Return the ``(B, H, W, 2)`` sampling grid by sums of a row and a column: cheaper than ``affine_grid``."""
+    """Return the ``(B, H, W, 2)`` sampling grid.
+
+    A point is a complex number x + iy, and the grid the sum of a column and a row of them: one pass over the memory,
+    where ``affine_grid`` multiplies matrices.
+    """
+    units = torch.tensor([2 / width, 2 / height])  # grid_sample wants x before y, in units of half sizes
+    steps = matrices.flip(1) * units[None, :, None]
     rows = torch.arange(height, dtype=torch.float32) - (height - 1) / 2
     columns = torch.arange(width, dtype=torch.float32) - (width - 1) / 2
-    offsets = (matrices @ shifts[:, :, None])[:, :, 0]
-    grid = torch.empty(len(matrices), height, width, 2)
-    for place, axis, size in ((0, 1, width), (1, 0, height)):  # grid_sample wants x before y, in units of half sizes
-        along_rows = (matrices[:, axis, 0, None] * rows + offsets[:, axis, None]) * (2 / size)
-        along_columns = matrices[:, axis, 1, None] * columns * (2 / size)
-        torch.add(along_rows[:, :, None], along_columns[:, None, :], out=grid[..., place])
-    return grid
+    offsets = steps @ shifts[:, :, None]
+    along_rows = (steps[:, :, :1] * rows + offsets).transpose(1, 2).contiguous()
+    along_columns = (steps[:, :, 1:] * columns).transpose(1, 2).contiguous()
+    points = torch.view_as_complex(along_rows)[:, :, None] + torch.view_as_complex(along_columns)[:, None, :]
+    return torch.view_as_real(points)
 
 
 def _flip(tensor: torch.Tensor, mirrored: torch.Tensor) -> torch.Tensor:

@@ -43,10 +43,13 @@ def presence_labels(label: torch.Tensor, num_classes: int) -> torch.Tensor:
         )
     plain = label.as_tensor() if isinstance(label, MetaTensor) else label
     flat = plain.reshape(-1, label.shape[-2] * label.shape[-1])
-    present = torch.stack([(flat == c).any(dim=1) for c in range(1, num_classes)], dim=1)
-    if flat.numel() and (int(flat.max()) >= num_classes or int(flat.min()) < 0):
-        found = sorted(set(flat.unique().tolist()) - set(range(num_classes)))
-        raise ValueError(f"label must be in 0 ... {num_classes - 1}, got {found}. Map the labels or raise num_classes.")
+    found = [set(sample.unique().tolist()) for sample in flat] if plain.is_floating_point() else _values(flat)
+    outside = sorted(set().union(*found) - set(range(num_classes)))
+    if outside:
+        raise ValueError(
+            f"label must be in 0 ... {num_classes - 1}, got {outside}. Map the labels or raise num_classes."
+        )
+    present = torch.tensor([[c in values for c in range(1, num_classes)] for values in found], device=plain.device)
     return present[0] if label.ndim == 3 else present
 
 
@@ -72,6 +75,13 @@ def annotated_classes(annotated: Iterable[int] | None, num_classes: int) -> torc
             raise ValueError(f"annotated must hold classes 0 ... {num_classes - 1}, got {value}. Check the datalist.")
         mask[int(value)] = True
     return mask
+
+
+def _values(flat: torch.Tensor) -> list[set[int]]:
+    """Return the integers in each row; counting is many times faster than ``unique`` or one comparison a class."""
+    if flat.dtype != torch.uint8 and flat.numel() and not 0 <= int(flat.min()) <= int(flat.max()) < 256:
+        return [set(row.unique().tolist()) for row in flat]
+    return [set(torch.bincount(row).nonzero()[:, 0].tolist()) for row in flat]
 
 
 class PresenceLabeld(MapTransform):  # type: ignore[misc]

@@ -45,7 +45,8 @@ def adjust_contrast(images: torch.Tensor, contrast: torch.Tensor, brightness: to
         >>> adjust_contrast(torch.tensor([[[[0.0, 1.0]]]]), torch.tensor([0.5]), torch.tensor([0.1])).flatten().tolist()
         [0.3499999940395355, 0.8500000238418579]
     """
-    mean = images.mean(dim=(-2, -1), keepdim=True)
+    # summed in double: the order of a float32 sum, and so its last bit, depends on the size of the batch
+    mean = images.mean(dim=(-2, -1), keepdim=True, dtype=torch.float64).to(images.dtype)
     return (images - mean) * _per_sample(contrast) + mean + _per_sample(brightness)
 
 
@@ -124,7 +125,8 @@ def mix_amplitude(images: torch.Tensor, partner: torch.Tensor, weight: torch.Ten
 def blur(images: torch.Tensor, sigma: torch.Tensor, kernel_size: int = 5) -> torch.Tensor:
     """Gaussian blur with one width for each sample: sampled and normalized kernel, mirrored borders, two passes.
 
-    Sums of shifted copies: as fast as a grouped convolution on a CPU, and the same bits whatever else is in the batch.
+    Sums of shifted copies, one sample after the other so that they stay in the processor's cache: faster than a grouped
+    convolution on a CPU, and the same bits whatever else is in the batch.
 
     Args:
         images: the batch; each side must exceed ``kernel_size // 2``.
@@ -137,16 +139,18 @@ def blur(images: torch.Tensor, sigma: torch.Tensor, kernel_size: int = 5) -> tor
     """
     half = kernel_size // 2
     taps = torch.arange(-half, half + 1, dtype=torch.float32)
-    weights = torch.exp(-0.5 * (taps / sigma[:, None]) ** 2)
-    weights = (weights / weights.sum(dim=1, keepdim=True)).to(images.device)[:, :, None, None, None]
+    weights = torch.exp(-0.5 * (taps / sigma.cpu()[:, None]) ** 2)
+    weights = weights / weights.sum(dim=1, keepdim=True)
     height, width = images.shape[-2:]
-    padded = F.pad(images, (half,) * 4, mode="reflect")
-    rows = padded[:, :, :height] * weights[:, 0]
-    for k in range(1, kernel_size):
-        rows.addcmul_(padded[:, :, k : k + height], weights[:, k])
-    out = rows[..., :width] * weights[:, 0]
-    for k in range(1, kernel_size):
-        out.addcmul_(rows[..., k : k + width], weights[:, k])
+    out = torch.empty_like(images)
+    for sample, target, kernel in zip(images.split(1), out[:, 0], weights.tolist(), strict=True):
+        padded = F.pad(sample, (half,) * 4, mode="reflect")[0, 0]
+        rows = padded[:height] * kernel[0]
+        for k in range(1, kernel_size):
+            rows.add_(padded[k : k + height], alpha=kernel[k])
+        torch.mul(rows[:, :width], kernel[0], out=target)
+        for k in range(1, kernel_size):
+            target.add_(rows[:, k : k + width], alpha=kernel[k])
     return out
 
 

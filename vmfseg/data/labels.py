@@ -32,6 +32,8 @@ __all__ = [
 Fusion = Literal["majority", "staple"]
 Mask = npt.NDArray[np.float32]
 
+_STAPLE_ITERATIONS = 100  # ITK's default has no limit, and creeps when raters disagree much; masks that agree need about twenty
+
 
 def read_frame(path: str | os.PathLike[str], frame: int | None = None, **rules: Any) -> Volume:
     """Read one 3-D volume: a 3-D file, or one frame of a 4-D file.
@@ -180,6 +182,7 @@ def _staple(votes: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     image_type = itk.Image[itk.F, 3]
     staple = itk.STAPLEImageFilter[image_type, image_type].New()
     staple.SetForegroundValue(1.0)
+    staple.SetMaximumIterations(_STAPLE_ITERATIONS)
     for index, vote in enumerate(votes):
         staple.SetInput(index, itk.image_from_array(np.ascontiguousarray(vote, dtype=np.float32)))
     staple.Update()

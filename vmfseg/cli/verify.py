@@ -92,7 +92,7 @@ def _summary(datalist: Datalist, findings: list[Finding]) -> dict[str, Any]:
 
 
 def _show(datalist: Datalist, findings: list[Finding], written: Path | None) -> None:
-    console = Console(soft_wrap=False)
+    console = Console()
     summary = _summary(datalist, findings)
     if findings:
         table = Table(box=None, pad_edge=False, header_style="bold")
@@ -110,9 +110,10 @@ def _show(datalist: Datalist, findings: list[Finding], written: Path | None) -> 
         f" {_count(summary['errors'], 'error')}, {_count(summary['warnings'], 'warning')}",
         highlight=False,
         markup=False,
+        soft_wrap=True,
     )
     if written is not None:
-        console.print(f"wrote {written}", highlight=False, markup=False)
+        console.print(f"wrote {written}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _count(number: int, noun: str) -> str:

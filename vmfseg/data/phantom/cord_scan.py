@@ -116,7 +116,7 @@ class _Camera:
         wide = [n + (n - c) % 2 for n, c in zip(wide, count, strict=True)]
         edge = [(n - c) // 2 for n, c in zip(wide, count, strict=True)]
         self.view = (slice(edge[0], edge[0] + count[0]), slice(edge[1], edge[1] + count[1]))
-        self.samples = max(1, round(self.spacing / 0.25))
+        self.samples = min(3, max(1, round(self.spacing / 0.25)))
         self.u, self.v = open_grid((wide[0], wide[1]), self.spacing, self.samples)
         self.cu, self.cv = open_grid((wide[0], wide[1]), self.spacing)
         self.matrix = (

@@ -127,7 +127,7 @@ def _grid(protocol: HeartProtocol, size: int | None) -> tuple[float, tuple[int, 
 def _affine(
     protocol: HeartProtocol, places: list[float], spacing: float, count: tuple[int, int], rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    frame = oblique_frame(protocol.obliquity + rng.normal(0, 5), rng.normal(18, 5), rng.normal(0, 4))
+    frame = oblique_frame(protocol.obliquity + rng.normal(0, 5), rng.uniform(9, 28), rng.normal(0, 4))
     step = places[1] - places[0]
     affine = np.eye(4)
     affine[:3, :3] = frame * np.array([spacing, spacing, step])
@@ -153,7 +153,7 @@ class _Camera:
         self.count = (sizes[0] + (sizes[0] - count[0]) % 2, sizes[1] + (sizes[1] - count[1]) % 2)
         edge = [(wide - n) // 2 for wide, n in zip(self.count, count, strict=True)]
         self.view = (slice(edge[0], edge[0] + count[0]), slice(edge[1], edge[1] + count[1]))
-        self.samples = max(1, round(spacing / 0.7))
+        self.samples = min(3, max(1, round(spacing / 0.7)))
         self.u, self.v = open_grid(self.count, spacing, self.samples)
         self.cu, self.cv = open_grid(self.count, spacing)
         sequence = {"tesla": protocol.tesla, "tr": protocol.tr, "te": protocol.te, "flip": protocol.flip}

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the training benchmarks share: a problem (data of one split), recipes, and one training with its scores."""
+
+from __future__ import annotations
+
+import csv
+import tempfile
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from monai.data import Dataset
+from monai.transforms import Compose, CopyItemsd, DeleteItemsd, Invertd
+
+from vmfseg.data import (
+    Experiment,
+    FolderDataset,
+    InterleavedLoader,
+    LoadVolumed,
+    SliceDataset,
+    SliceLoader,
+    leave_one_domain_out,
+    prepare_experiment,
+)
+from vmfseg.engines import CrossPseudoTrainer, SemiSupervisedTrainer, SliceBatchInferer
+from vmfseg.engines.stages import KernelStage, PretrainingStage
+from vmfseg.handlers import GradientClipHandler
+from vmfseg.losses import VMFLoss
+from vmfseg.metrics import SegmentationScores
+from vmfseg.networks import ReconstructionUNet, VMFEncoder, VMFNet, VMFParts
+from vmfseg.transforms import BatchAugment, slice_space_transforms
+from vmfseg.utils.seeds import seeded
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one method is trained. The defaults are those of the bundles' train.json."""
+
+    method: str = "vmfnet"  # or unet, vmfpseudo
+    iterations: int = 300
+    learning_rate: float = 1e-3
+    decay: bool = True  # learning rate to zero, (1 - t)**0.9
+    channels: tuple[int, ...] = (16, 32, 64, 128, 128)
+    hidden_channels: int = 16
+    num_kernels: int = 12
+    kappa: float = 10.0
+    last_activation: str = "none"
+    pretraining: int = 0
+    mixture: bool = False
+    joint: bool = True
+    unlabeled: bool = True
+    weights: dict[str, float] = field(
+        default_factory=lambda: {"dice": 1.0, "cross_entropy": 1.0, "reconstruction": 0.1, "clustering": 1.0}
+    )
+    augmentation: dict[str, Any] = field(default_factory=dict)
+
+
+METHODS = {
+    "unet": Recipe(method="unet", weights={"dice": 1.0, "cross_entropy": 1.0}, unlabeled=False),
+    "vmfnet": Recipe(),
+    "vmfpseudo": Recipe(
+        method="vmfpseudo", weights={"dice": 1.0, "cross_entropy": 1.0, "clustering": 1.0, "cross_pseudo": 0.1}
+    ),
+}
+
+
+class PlainUNet(torch.nn.Module):
+    """The baseline: the same encoder completed to a full U-Net; it returns parts, so that one trainer serves all."""
+
+    def __init__(self, out_channels: int, channels: tuple[int, ...]) -> None:
+        super().__init__()
+        self.unet = ReconstructionUNet(VMFEncoder(channels=channels))
+        self.unet.out = torch.nn.Conv2d(channels[0], out_channels, kernel_size=1)
+
+    def forward(self, x: torch.Tensor, return_parts: bool = False) -> Any:
+        logits = self.unet(x)
+        return VMFParts(logits, logits, logits, logits.new_zeros(1, 1)) if return_parts else logits
+
+
+@dataclass
+class Problem:
+    """The data of one split, in slice space, read once."""
+
+    experiment: Experiment
+    pixdim: float
+    size: int
+    _datasets: dict[str, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def domains(data: str, folder: str) -> list[str]:
+        """Return the domains that can be left out."""
+        return ["A", "B", "C", "D"] if data == "hearts" else sorted({_site(p) for p in _cords(folder)})
+
+    def slices(self, part: str) -> SliceDataset:
+        """Return the slices of a part."""
+        if part not in self._datasets:
+            classes = self.experiment.num_classes
+            chain = Compose(
+                [LoadVolumed(num_classes=classes), slice_space_transforms(self.pixdim, self.size, num_classes=classes)]
+            )
+            self._datasets[part] = SliceDataset(getattr(self.experiment, part), chain, num_classes=classes)
+        return self._datasets[part]
+
+    def score(self, network: torch.nn.Module, part: str) -> dict[str, Any]:
+        """Return Dice per class of the volumes of a part, on their native grid."""
+        experiment = self.experiment
+        chain = Compose(
+            [
+                LoadVolumed(num_classes=experiment.num_classes),
+                CopyItemsd("label", names="truth"),
+                DeleteItemsd("label"),
+                slice_space_transforms(self.pixdim, self.size, keys="image"),
+            ]
+        )
+        back = Invertd("pred", chain, orig_keys="image", nearest_interp=False, to_tensor=True)
+        scores, infer = SegmentationScores(experiment.labels), SliceBatchInferer(16)
+        network.eval()
+        for row in Dataset(getattr(experiment, part), chain):
+            with torch.no_grad():
+                row["pred"] = infer(row["image"][None], network)[0].sigmoid()
+            pred = back(row)["pred"].argmax(dim=0).numpy()
+            spacing = row["truth"].affine[:3, :3].norm(dim=0).tolist()
+            scores.update(
+                pred, row["truth"][0].numpy(), spacing, row["subject"], row["domain"], row.get("phase"),
+                row.get("annotated"), row.get("frame"),
+            )  # fmt: skip
+        summary = scores.compute()
+        classes = summary["overall"]["classes"]
+        return {
+            "mean_dice": round(summary["mean_dice"], 4),
+            "classes": {name: round(entry["dice"]["mean"], 4) for name, entry in classes.items()},
+            "hd95_mm": {name: round(entry["hd95_mm"]["mean"], 2) for name, entry in classes.items()},
+        }
+
+
+def heart_problem(target: str, seed: int, folder: str = "") -> Problem:
+    """Phantom hearts (or M&Ms in ``folder``): a quarter of the subjects of each group is labelled."""
+    experiment = prepare_experiment(
+        "mnms", folder, target_domain=target, labeled_fraction=0.25, seed=0, phantom={"subjects": 24}, quiet=True
+    )
+    return Problem(experiment, pixdim=2.0, size=96)
+
+
+def cord_problem(target: str, seed: int, folder: str) -> Problem:
+    """Real cords: one labelled scan of each source site, the rest unlabelled; validation on the labelled scans."""
+    table = Path(tempfile.mkdtemp()) / "datalist.csv"
+    seen: set[str] = set()
+    with open(table, "w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["image", "label", "domain", "subject"])
+        for path in _cords(folder):
+            label = path.with_name(path.name.replace(".nii.gz", "_label.nii.gz"))
+            site = _site(path)
+            labeled = site == target or site not in seen
+            writer.writerow([path.name, label.name if labeled else "", site, path.name[:-7]])
+            seen.add(site)
+    labels = {0: "background", 1: "GM", 2: "WM"}
+    datalist = FolderDataset(folder, table, labels=labels).datalist()
+    split = leave_one_domain_out(datalist, target, labeled_fraction=1.0, validation_fraction=0.0)
+    return Problem(Experiment(datalist, split), pixdim=0.5, size=96)
+
+
+def train_and_score(problem: Problem, recipe: Recipe, seed: int, unseen: bool = True) -> dict[str, Any]:
+    """Train by ``recipe`` and score the target; ``unseen=False`` scores source validation only (to choose a recipe)."""
+    network = train(problem, recipe, seed)
+    validation = problem.score(network, "validation")["mean_dice"]
+    return {**(problem.score(network, "target") if unseen else {}), "validation": validation}
+
+
+def train(problem: Problem, recipe: Recipe, seed: int) -> torch.nn.Module:
+    """Train by ``recipe`` and return the network (the first one of vMFPseudo)."""
+    classes = problem.experiment.num_classes
+    count = 2 if recipe.method == "vmfpseudo" else 1
+    networks = [_network(recipe, classes, seed + k).to(memory_format=torch.channels_last) for k in range(count)]
+    augment = BatchAugment(**recipe.augmentation)
+    labeled = SliceLoader(problem.slices("labeled"), seed=seed, augment=augment)
+    unlabeled = SliceLoader(problem.slices("unlabeled"), seed=seed, augment=augment) if recipe.unlabeled else None
+    steps = 25
+    loader = InterleavedLoader(labeled, unlabeled, steps_per_epoch=steps, joint=recipe.joint and recipe.unlabeled)
+    if recipe.method != "unet":
+        images = problem.slices("images")
+        with tempfile.TemporaryDirectory() as folder:
+            PretrainingStage(
+                networks, SliceLoader(images, seed=seed, augment=augment), recipe.pretraining,
+                learning_rate=recipe.learning_rate,
+            ).run(Path(folder), False)  # fmt: skip
+            plain = SliceLoader(images, batch_size=8, shuffle=False)
+            KernelStage(networks, plain, seed=seed, enabled=recipe.mixture).run(Path(folder), False)
+    optimizers = [torch.optim.Adam(n.parameters(), recipe.learning_rate) for n in networks]
+    loss = VMFLoss(recipe.weights)
+    arguments: dict[str, Any] = {
+        "device": "cpu",
+        "max_epochs": -(-recipe.iterations // steps),
+        "train_data_loader": loader,
+        "loss_function": loss,
+        "train_handlers": [GradientClipHandler(0.1)],
+    }
+    if recipe.method == "vmfpseudo":
+        trainer: Any = CrossPseudoTrainer(networks=networks, optimizers=optimizers, **arguments)
+    else:
+        trainer = SemiSupervisedTrainer(network=networks[0], optimizer=optimizers[0], **arguments)
+    if recipe.decay:
+        _decay(trainer, optimizers, recipe)
+    trainer.run()
+    return networks[0]
+
+
+def _network(recipe: Recipe, classes: int, seed: int) -> torch.nn.Module:
+    if recipe.method == "unet":
+        with seeded(seed, "network"):
+            return PlainUNet(classes, recipe.channels)
+    return VMFNet(
+        out_channels=classes,
+        channels=recipe.channels,
+        num_kernels=recipe.num_kernels,
+        kappa=recipe.kappa,
+        last_activation=recipe.last_activation,
+        hidden_channels=recipe.hidden_channels,
+        reconstruct=bool(recipe.weights.get("reconstruction")),
+        seed=seed,
+    )
+
+
+def _decay(trainer: Any, optimizers: list[Any], recipe: Recipe) -> None:
+    from ignite.engine import Events
+
+    def lower(engine: Any) -> None:
+        done = (engine.state.iteration - 1) / (engine.state.max_epochs * engine.state.epoch_length)
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = recipe.learning_rate * (1 - done) ** 0.9
+
+    trainer.add_event_handler(Events.ITERATION_STARTED, lower)
+
+
+def _cords(folder: str) -> list[Path]:
+    return sorted(path for path in Path(folder).glob("*.nii.gz") if not path.name.endswith("_label.nii.gz"))
+
+
+def _site(path: Path) -> str:
+    return path.name.split("_")[0]
+
+
+__all__ = ["METHODS", "Problem", "Recipe", "cord_problem", "heart_problem", "replace", "train", "train_and_score"]

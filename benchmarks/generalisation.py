@@ -4,8 +4,8 @@
 One command, fixed seeds: ``python benchmarks/generalisation.py`` (phantom hearts, all four vendors in turn) or
 ``python benchmarks/generalisation.py --data cords --folder DIR`` (real cords, all sites in turn). All methods get the
 same labelled slices, the same number of labelled batches, the same augmentation and Dice + cross-entropy on the labels;
-the last weights are scored, so nothing is selected; the U-Net sees no unlabelled data. Every finished run is a line in a
-JSON-lines file, so that the command goes on where it was stopped; the table is written from that file.
+the last weights are scored, so nothing is selected; the U-Net sees no unlabelled data. Every finished run is a line of
+a JSON-lines file, so that the command goes on where it was stopped; the table is written from that file.
 """
 
 from __future__ import annotations

@@ -168,13 +168,13 @@ class BackboneEncoder(nn.Module):
         with torch.no_grad():
             features = self(torch.zeros(1, in_channels, *[probe_size] * spatial_dims))
         backbone.train(was_training)
-        self.feature_channels = int(features.shape[1])
-        self.stride = probe_size // int(features.shape[2])
-        if features.ndim != spatial_dims + 2 or any(s * self.stride != probe_size for s in features.shape[2:]):
+        strides = {probe_size / max(side, 1) for side in features.shape[2:]}
+        if features.ndim != spatial_dims + 2 or len(strides) != 1 or not min(strides).is_integer():
             raise ValueError(
                 f"backbone must return features B F with {spatial_dims} spatial axes that divide the image, got shape "
                 f"{tuple(features.shape)} for an image of side {probe_size}. Choose another level or backbone."
             )
+        self.feature_channels, self.stride = int(features.shape[1]), int(min(strides))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the chosen feature map of ``x``."""

@@ -76,6 +76,8 @@ class VMFKernels(nn.Module):
     @classmethod
     def from_mixture(cls, mixture: "VMFMixture", threshold: Optional[float] = None) -> "VMFKernels":  # noqa: UP045
         """Return kernels at the means of a fitted mixture, with its concentration."""
+        if not mixture.log_likelihoods:
+            raise ValueError("mixture must be fitted, got one that is not. Call mixture.fit(features) first.")
         means = mixture.means
         kernels = cls(means.shape[1], means.shape[0], mixture.kappa, threshold)
         kernels.set_kernels(means)

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+import torch
+
+from vmfseg.losses import CrossPseudoLoss, MaskedDiceLoss, PresenceLoss, VMFClusteringLoss, VMFLoss
+from vmfseg.networks import VMFParts
+
+
+def parts(batch=2, **changes):
+    made = VMFParts(
+        logits=torch.randn(batch, 4, 8, 8),
+        features=torch.rand(batch, 5, 4, 4),
+        activations=torch.rand(batch, 3, 4, 4),
+        kernels=torch.rand(3, 5),
+        reconstruction=torch.rand(batch, 1, 8, 8),
+        presence=torch.randn(batch, 3),
+    )
+    return made._replace(**changes)
+
+
+IMAGE, LABEL, PRESENCE = torch.rand(2, 1, 8, 8), torch.ones(2, 1, 8, 8), torch.ones(2, 3)
+
+
+def test_only_named_terms_are_computed_and_a_weight_of_zero_switches_off():
+    terms = VMFLoss({"dice": 2.0, "clustering": 0.0})(parts(), IMAGE, LABEL)
+    assert set(terms) == {"dice"}
+
+
+def test_an_unlabelled_batch_may_have_other_weights():
+    loss = VMFLoss("vmfnet", unlabeled_weights={"reconstruction": 0.1})
+    given = parts()
+    labelled, unlabelled = loss(given, IMAGE, LABEL), loss(given, IMAGE)
+    torch.testing.assert_close(unlabelled["reconstruction"], 0.1 * labelled["reconstruction"])
+    torch.testing.assert_close(unlabelled["clustering"], labelled["clustering"])
+    assert "dice" not in unlabelled
+
+
+def test_a_shorter_label_belongs_to_the_first_images():
+    given = parts(batch=4)
+    image, label = torch.rand(4, 1, 8, 8), torch.randint(4, (2, 1, 8, 8))
+    terms = VMFLoss({"dice": 1.0, "cross_entropy": 1.0, "reconstruction": 1.0})(
+        given._replace(reconstruction=image + 1), image, label
+    )
+    torch.testing.assert_close(terms["dice"], MaskedDiceLoss()(given.logits[:2], label))
+    assert terms["reconstruction"].item() == pytest.approx(1.0, abs=1e-6)
+
+
+def test_flags_reach_dice_and_cross_entropy():
+    logits = torch.randn(2, 4, 8, 8)
+    annotated = torch.tensor([[True, True, False, True]] * 2)
+    for term in ("dice", "cross_entropy"):
+        with_flags, without = (
+            VMFLoss({term: 1.0})(parts(logits=logits), IMAGE, LABEL, annotated=flags)[term]
+            for flags in (annotated, None)
+        )
+        assert with_flags != without or term == "cross_entropy"  # a label without zeros has nothing to pool
+    zeros = torch.zeros_like(LABEL)
+    pooled, plain = (
+        VMFLoss({"cross_entropy": 1.0})(parts(logits=logits), IMAGE, zeros, annotated=flags)["cross_entropy"]
+        for flags in (annotated, None)
+    )
+    assert pooled < plain
+
+
+def test_choices_of_the_reference_code_are_options():
+    given = parts()
+    loss = VMFLoss(
+        {"dice": 1.0, "cross_entropy": 1.0, "clustering": 1.0},
+        squared_pred=False,
+        cross_entropy_on="probabilities",
+        clustering_reduction="sum",
+    )
+    terms = loss(given._replace(logits=torch.zeros(2, 4, 8, 8)), IMAGE, LABEL)
+    assert terms["cross_entropy"].item() == pytest.approx(1.3863, abs=5e-5)
+    torch.testing.assert_close(
+        terms["clustering"], VMFClusteringLoss("sum", one_minus=True)(given.features, given.kernels)
+    )
+    torch.testing.assert_close(terms["dice"], MaskedDiceLoss(squared_pred=False)(torch.zeros(2, 4, 8, 8), LABEL))
+    assert VMFLoss(presence_kind="bce").presence.kind == "bce"
+    assert VMFLoss(pseudo_target="argmax").cross_pseudo.target == "argmax"
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"weights": {"dcie": 1.0}}, r"weights must name terms of dice, .* got 'dcie'\. Did you mean 'dice'\?"),
+        ({"weights": "vmfnett"}, r"weights must be a mapping or one of unsupervised, .* got 'vmfnett'\. Did you mean"),
+        (
+            {"weights": {"dice": -1.0}},
+            r"weights\['dice'\] must be a finite number of at least 0, got -1\.0\. 0 switches",
+        ),
+        ({"weights": {"dice": float("nan")}}, r"weights\['dice'\] must be a finite number of at least 0, got nan"),
+        ({"unlabeled_weights": {"recon": 1.0}}, r"unlabeled_weights must name terms of .* got 'recon'\. Did you mean"),
+        ({"clustering_reduction": "avg"}, r"reduction must be one of mean, sum, none, got 'avg'"),
+        ({"presence_kind": "l2"}, r"kind must be one of l1, bce, got 'l2'"),
+        ({"pseudo_target": "soft"}, r"target must be one of threshold, argmax, got 'soft'"),
+        ({"cross_entropy_on": "masks"}, r"on must be one of logits, probabilities, got 'masks'"),
+    ],
+)
+def test_bad_arguments_are_named(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        VMFLoss(**kwargs)
+
+
+@pytest.mark.parametrize(
+    ("setting", "given", "image", "label", "presence", "message"),
+    [
+        ("vmfnet", {"reconstruction": None}, IMAGE, None, None, r"the network has no composer\. Use reconstruct=True"),
+        ("weak", {"presence": None}, IMAGE, None, PRESENCE, r"the network has no presence head\. Use presence='masks'"),
+        (
+            "weak",
+            {},
+            IMAGE,
+            None,
+            PRESENCE[:, :1],
+            r"presence must have the shape of the prediction \(2, 3\), got \(2, 1",
+        ),
+        (
+            "vmfnet",
+            {},
+            IMAGE[:, :, :1],
+            None,
+            None,
+            r"image must have the shape of the reconstruction .* got \(2, 1, 1, 8",
+        ),
+        (
+            "vmfnet",
+            {},
+            IMAGE,
+            LABEL.repeat(2, 1, 1, 1),
+            None,
+            r"label must not have more images than the batch, got 4 for",
+        ),
+        ("vmfnet", {}, IMAGE, LABEL * 7, None, r"label must hold class numbers from 0 to 3, got values from 7 to 7"),
+    ],
+    ids=["no-composer", "no-presence-head", "presence-shape", "image-shape", "too-many-labels", "unknown-class"],
+)
+def test_what_does_not_fit_is_refused(setting, given, image, label, presence, message):
+    with pytest.raises(ValueError, match=message):
+        VMFLoss(setting)(parts(**given), image, label, presence)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 8, 8), (1, 4, 8, 8), (2, 4, 8, 4)])
+def test_a_partner_of_another_shape_is_refused(shape):
+    with pytest.raises(ValueError, match=r"teacher must have the shape of the student \(2, 4, 8, 8\), got .* Use two"):
+        CrossPseudoLoss()(torch.zeros(2, 4, 8, 8), torch.zeros(shape))
+
+
+def test_an_argmax_teacher_teaches_the_winner_only():
+    teacher = torch.tensor([-1.0, -3.0, -2.0]).view(1, 3, 1, 1)  # no channel above one half
+    student = torch.tensor([9.0, -9.0, -9.0]).view(1, 3, 1, 1)
+    assert CrossPseudoLoss("argmax")(student, teacher) < 1e-3
+    assert CrossPseudoLoss("threshold")(student, teacher) > 0.5
+
+
+@pytest.mark.parametrize(
+    ("features", "kernels", "message"),
+    [
+        ((1, 4, 3, 3), (2, 5), r"features must have shape \(B, 5, H, W\), got \(1, 4, 3, 3\)\. Check"),
+        ((1, 5, 3, 3), (2, 5, 1, 1), r"kernels must have shape \(J, F\), got \(2, 5, 1, 1\)\. Pass unit_kernels"),
+    ],
+)
+def test_clustering_refuses_what_does_not_fit(features, kernels, message):
+    with pytest.raises(ValueError, match=message):
+        VMFClusteringLoss()(torch.rand(features), torch.rand(kernels))
+
+
+def test_bad_words_are_named():
+    with pytest.raises(ValueError, match=r"reduction must be one of mean, sum, none, got 'maen'\. Did you mean 'mean'"):
+        VMFClusteringLoss("maen")
+    with pytest.raises(ValueError, match=r"kind must be one of l1, bce, got 'bec'\. Did you mean 'bce'"):
+        PresenceLoss("bec")

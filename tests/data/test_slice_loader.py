@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches: the order, the augmentation and the bytes are a function of (seed, epoch)."""
 
+import gc
 import os
 import signal
+import time
 from collections import Counter
 
 import numpy as np
@@ -221,6 +223,22 @@ def test_a_worker_that_dies_is_reported(dataset):
     with pytest.raises(VmfError, match=r"VMF513[\s\S]*fewer workers") as caught:
         list(SliceLoader(dataset, augment=Suicide(), num_workers=1))
     assert caught.value.exit_code == 6
+
+
+class Failing:
+    def __call__(self, batch, seeds):
+        raise RuntimeError("the augmentation is broken")
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_other_errors_stay_what_they_are_and_workers_end_at_once(dataset, num_workers):
+    start = time.monotonic()
+    with pytest.raises(RuntimeError, match="the augmentation is broken") as caught:
+        list(SliceLoader(dataset, augment=Failing(), num_workers=num_workers))
+    assert not isinstance(caught.value, VmfError)
+    del caught
+    gc.collect()
+    assert time.monotonic() - start < 8  # torch alone needs 5 s for each worker
 
 
 BAD = [

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
@@ -19,6 +20,8 @@ __all__ = ["SUPERVISIONS", "SliceLoader"]
 
 #: What a loader shows of the labels.
 SUPERVISIONS = ("mask", "presence", "none")
+
+_DEAD_WORKER = re.compile(r"DataLoader worker \(pid")  # how torch reports a process that is gone
 
 Augment = Callable[[Mapping[str, Any], Sequence[int]], dict[str, Any]]
 _Spec = tuple[int, list[int], list[int]]  # epoch, slices, how often each came before in this epoch
@@ -139,10 +142,17 @@ class SliceLoader:
             collate_fn=_as_is,
             pin_memory=self.pin_memory,
         )
+        batches = iter(loader)
         try:
-            yield from loader
+            yield from batches
         except Exception as error:
-            raise _explain(error) from error
+            known = _explain(error)
+            if known is None:
+                raise
+            raise known from error
+        finally:
+            # torch ends workers when the iterator is collected; after an error that takes it 5 s for each worker
+            getattr(batches, "_shutdown_workers", lambda: None)()
 
     def spec(self, number: int) -> _Spec:
         """Return what batch ``number`` holds, counted over all epochs from 0."""
@@ -224,11 +234,11 @@ def _check_supervision(dataset: SliceDataset, supervision: str) -> str:
     return supervision if labeled else "none"
 
 
-def _explain(error: Exception) -> Exception:
+def _explain(error: Exception) -> VmfError | None:
     known = find_vmf_error(error)
     if known is not None:
         return known
-    if "DataLoader worker" in str(error):
+    if _DEAD_WORKER.search(str(error)):
         return VmfError(
             "VMF513",
             subject="a loader's worker process",
@@ -236,4 +246,4 @@ def _explain(error: Exception) -> Exception:
             found=str(error).splitlines()[0],
             fix="often the memory is full: use fewer workers, or num_workers=0 to see the error itself",
         )
-    return error
+    return None

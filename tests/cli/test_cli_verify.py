@@ -41,6 +41,12 @@ def test_good_folder_passes_and_its_datalist_is_written_outside(folder, tmp_path
     assert len(Datalist.load(output).rows) == 2
     assert before == {path: path.read_bytes() for path in folder.iterdir()}
     assert RUNNER.invoke(app, ["verify", str(output)]).exit_code == 0
+    again = RUNNER.invoke(app, ["verify", str(folder), "--classes", "LV", "-o", str(output)])
+    assert isinstance(again.exception, VmfError)
+    assert again.exception.code == "VMF503"
+    assert (
+        RUNNER.invoke(app, ["verify", str(folder), "--classes", "LV", "-o", str(output), "--overwrite"]).exit_code == 0
+    )
 
 
 def test_errors_give_exit_code_3_a_table_and_no_datalist(folder, tmp_path_factory):

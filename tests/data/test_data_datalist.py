@@ -90,7 +90,7 @@ def drop(key):
 
 WRONG = [  # change of a good file, code, message
     pytest.param(edit(format="x"), "VMF280", "must be a datalist", id="format"),
-    pytest.param(edit(lables={}), "VMF282", "Did you mean 'labels'", id="unknown-key"),
+    pytest.param(edit(labelz={}), "VMF282", "Did you mean 'labels'", id="unknown-key"),
     pytest.param(edit_row(imgae="x"), "VMF282", "Did you mean 'image'", id="unknown-row-key"),
     pytest.param(drop("domain"), "VMF280", "domain must be given", id="missing-key"),
     pytest.param(edit_row(frame="3"), "VMF280", "frame has the wrong type", id="frame-text"),

@@ -103,7 +103,7 @@ def test_missing_column_of_a_named_table_and_unknown_json_key(folder):
     (folder / "scans.csv").write_text("picture,domain\nimages/a.nii.gz,x\n")
     with pytest.raises(VmfError, match=r"(?s)VMF289.*column 'image'"):
         FolderDataset(folder, "scans.csv", labels=LABELS).datalist()
-    (folder / "scans.json").write_text(json.dumps([{**ROWS[0], "lable": "x"}]))
+    (folder / "scans.json").write_text(json.dumps([{**ROWS[0], "labell": "x"}]))
     with pytest.raises(VmfError, match=r"(?s)VMF282.*Did you mean 'label'"):
         FolderDataset(folder, "scans.json", labels=LABELS).datalist()
 

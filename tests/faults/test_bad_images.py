@@ -8,6 +8,7 @@ import os
 import re
 import socket
 import struct
+import tempfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -366,12 +367,28 @@ def test_message_with_a_newline_in_the_name_keeps_to_its_lines(tmp_path):
     assert len(caught.value.render().splitlines()) == 4
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_unreadable_file_is_named(tmp_path):  # T64
-    path = image(tmp_path)
-    path.chmod(0)
-    with pytest.raises(VmfError, match="VMF203"):
-        read_volume(path)
+@pytest.fixture
+def ordinary_user():
+    """Root may read everything: be somebody else during the test."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    yield
+    os.seteuid(user)
+
+
+@pytest.mark.usefixtures("ordinary_user")
+def test_unreadable_file_is_named():  # T64
+    with tempfile.TemporaryDirectory() as folder:
+        path = image(Path(folder))
+        path.chmod(0)
+        with pytest.raises(VmfError, match="VMF203: the file cannot be read") as caught:
+            read_volume(path)
+        assert caught.value.subject == str(path)
+        Path(folder).chmod(0)
+        with pytest.raises(VmfError, match="VMF203"):
+            read_volume(path)
+        Path(folder).chmod(0o700)
 
 
 def test_image_too_large_for_the_machine_is_refused_before_allocation(tmp_path, monkeypatch):  # T60

@@ -18,6 +18,7 @@ from vmfseg.data.datalist import Datalist
 from vmfseg.data.discover import open_datalist
 from vmfseg.data.findings import Finding
 from vmfseg.data.verify import verify_datalist
+from vmfseg.utils import VmfError
 
 __all__ = ["verify"]
 
@@ -46,6 +47,13 @@ def verify(
     Nothing in the data's folder is written or moved. A warning is accepted by a stated rule, an error is refused in
     training as well.
     """
+    if output is not None and output.exists() and not overwrite:
+        raise VmfError(
+            "VMF503",
+            subject=str(output),
+            rule="the output exists already",
+            fix="pass --overwrite or choose another output",
+        )
     names = None if classes is None else dict(enumerate(["background", *(c.strip() for c in classes.split(","))]))
     datalist, notes = open_datalist(path, labels=names, checksums=output is not None)
     findings = [*notes, *_with_progress(datalist, workers, quiet=as_json)]

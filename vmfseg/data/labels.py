@@ -32,7 +32,8 @@ __all__ = [
 Fusion = Literal["majority", "staple"]
 Mask = npt.NDArray[np.float32]
 
-_STAPLE_ITERATIONS = 100  # ITK's default has no limit, and creeps when raters disagree much; masks that agree need about twenty
+# ITK sets no limit and creeps where raters disagree much; raters that agree need about twenty
+_STAPLE_ITERATIONS = 100
 
 
 def read_frame(path: str | os.PathLike[str], frame: int | None = None, **rules: Any) -> Volume:

@@ -99,7 +99,7 @@ def read_exactly(path: str, *, offset: int, size: int, compressed: bool, start: 
             "VMF210",
             subject=path,
             rule="the gzip stream is truncated",
-            found=f"it ends after {filled} of {size} bytes of voxels",
+            found=f"it ends before the {size} bytes of voxels and their checksum do",
             fix=_COPY_AGAIN,
         ) from error
     except (zlib.error, gzip.BadGzipFile) as error:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from monai.data import Dataset
-from monai.transforms import Compose, CopyItemsd, DeleteItemsd, Invertd
+from monai.data import Dataset, MetaTensor
+from monai.transforms import Compose
 
 from vmfseg.data import (
     Experiment,
@@ -105,21 +105,16 @@ class Problem:
     def score(self, network: torch.nn.Module, part: str) -> dict[str, Any]:
         """Return Dice per class of the volumes of a part, on their native grid."""
         experiment = self.experiment
-        chain = Compose(
-            [
-                LoadVolumed(num_classes=experiment.num_classes),
-                CopyItemsd("label", names="truth"),
-                DeleteItemsd("label"),
-                slice_space_transforms(self.pixdim, self.size, keys="image"),
-            ]
-        )
-        back = Invertd("pred", chain, orig_keys="image", nearest_interp=False, to_tensor=True)
+        space = slice_space_transforms(self.pixdim, self.size, keys="image")
         scores, infer = SegmentationScores(experiment.labels), SliceBatchInferer(16)
         network.eval()
-        for row in Dataset(getattr(experiment, part), chain):
+        for row in Dataset(getattr(experiment, part), LoadVolumed(num_classes=experiment.num_classes)):
+            row["truth"] = row.pop("label")
+            image = space({"image": row["image"]})["image"]
             with torch.no_grad():
-                row["pred"] = infer(row["image"][None], network)[0].sigmoid()
-            pred = back(row)["pred"].argmax(dim=0).numpy()
+                probabilities = infer(image[None], network)[0].sigmoid()
+            seen = MetaTensor(probabilities, affine=image.affine, applied_operations=image.applied_operations)
+            pred = space.inverse({"image": seen})["image"].argmax(dim=0).numpy()
             spacing = row["truth"].affine[:3, :3].norm(dim=0).tolist()
             scores.update(
                 pred, row["truth"][0].numpy(), spacing, row["subject"], row["domain"], row.get("phase"),

@@ -45,6 +45,18 @@ def test_a_shorter_label_belongs_to_the_first_images():
     assert terms["reconstruction"].item() == pytest.approx(1.0, abs=1e-6)
 
 
+def test_presence_labels_may_belong_to_the_first_images_only():
+    given, truth = parts(batch=4), torch.tensor([[1, 0, 1], [0, 0, 0]])
+    terms = VMFLoss({"presence": 1.0})(given, torch.rand(4, 1, 8, 8), None, truth)
+    torch.testing.assert_close(terms["presence"], (given.presence[:2] - truth).abs().mean())
+
+
+def test_presence_of_anything_is_one_number_an_image():
+    given, truth = parts(presence=torch.randn(2, 1)), torch.tensor([[0, 0, 1], [0, 0, 0]])
+    terms = VMFLoss("weak", presence_any=True)(given, IMAGE, None, truth)
+    torch.testing.assert_close(terms["presence"], (given.presence - torch.tensor([[1.0], [0.0]])).abs().mean())
+
+
 def test_flags_reach_dice_and_cross_entropy():
     logits = torch.randn(2, 4, 8, 8)
     annotated = torch.tensor([[True, True, False, True]] * 2)

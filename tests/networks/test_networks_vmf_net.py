@@ -72,6 +72,19 @@ def test_two_networks_of_one_seed_are_equal():
     assert all(torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True))
 
 
+def test_a_seed_decides_the_weights_and_leaves_the_global_generator_alone():
+    before = torch.get_rng_state()
+    nets = [small(seed=seed, presence="masks", presence_channels=1) for seed in (3, 3, 4)]
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.rand(5)
+    nets.append(small(seed=3, presence="masks", presence_channels=1))
+    states = [net.state_dict() for net in nets]
+    for name, value in states[0].items():
+        assert torch.equal(states[1][name], value)
+        assert torch.equal(states[3][name], value)
+    assert not torch.equal(states[0]["kernels.weight"], states[2]["kernels.weight"])
+
+
 class Protocolless(nn.Module):
     feature_channels = 5
 

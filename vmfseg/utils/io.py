@@ -127,7 +127,7 @@ def sha256_bytes(*parts: bytes) -> str:
 
 
 def _as_vmf_error(error: OSError, target: Path) -> VmfError:
-    if error.errno == errno.EEXIST:
+    if error.errno == errno.EEXIST and os.path.lexists(target):  # else a folder on the way is a file
         return VmfError(
             "VMF503",
             subject=str(target),

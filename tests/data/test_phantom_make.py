@@ -63,7 +63,7 @@ def test_every_row_has_its_files(hearts):
         assert scan.shape == label.shape == factors.shape
         assert len(scan.shape) == 4
         np.testing.assert_array_equal(scan.affine, label.affine)
-        np.testing.assert_allclose(scan.get_qform(), scan.get_sform(), atol=1e-3)
+        np.testing.assert_allclose(scan.get_qform(), scan.get_sform(), atol=1e-4)
         assert (int(scan.header["qform_code"]), int(scan.header["sform_code"])) == (1, 1)
         marked = np.flatnonzero(np.asarray(label.dataobj).any(axis=(0, 1, 2)))
         assert sorted(marked) == sorted((int(row["ED"]), int(row["ES"])))
@@ -124,6 +124,13 @@ def test_cords_have_the_flat_layout(cords):
     assert not [name for name in test if "mask" in name]
     lines = (cords / "train" / "site1-sc01-levels.txt").read_text().split("\n")
     assert re.fullmatch(r"0 C\d", lines[0])
+
+
+def test_both_forms_of_a_header_agree(cords):
+    for path in cords.rglob("*.nii.gz"):
+        image = nib.load(path)
+        corner = np.array([*image.shape[:3], 1])
+        assert np.abs((image.get_qform() - image.get_sform()) @ corner).max() < 1e-3, path
 
 
 def test_same_phantom_is_kept(hearts):

@@ -103,17 +103,21 @@ def acquire(
     """
     shape = spins.shape[-2:]
     keep = (min(matrix[0], shape[0]), min(matrix[1], shape[1]))
-    space = fft.fft2(spins * sensitivity, norm="ortho")
     rows, cols = (_kept(n, k) for n, k in zip(shape, keep, strict=True))
-    core = space[..., rows[:, None], cols[None, :]]
+    # one axis after the other, so that frequencies which are not acquired are never transformed
+    core = np.take(fft.fft(spins * sensitivity, axis=-1, norm="ortho"), cols, axis=-1)
+    core = np.take(fft.fft(core, axis=-2, norm="ortho"), rows, axis=-2)
     scale = np.float32(sigma * np.sqrt(shape[0] * shape[1] / (keep[0] * keep[1])))
-    noise = rng.standard_normal((*core.shape, 2), dtype=np.float32)
-    core = core + scale * (noise[..., 0] + 1j * noise[..., 1])
+    noise = rng.standard_normal((*core.shape, 2), dtype=np.float32).view(np.complex64)[..., 0]
+    core += scale * noise
     core *= _window(window, rows, keep[0], shape[0])[:, None] * _window(window, cols, keep[1], shape[1])[None, :]
-    filled = np.zeros_like(space)
-    filled[..., rows[:, None], cols[None, :]] = core
-    image = np.abs(fft.ifft2(filled, norm="ortho"))
-    result: Floats = (image / np.maximum(sensitivity, np.float32(0.05)) ** np.float32(normalized)).astype(np.float32)
+    half = np.zeros((*core.shape[:-2], shape[0], keep[1]), np.complex64)
+    half[..., rows, :] = core
+    whole = np.zeros(spins.shape, np.complex64)
+    whole[..., cols] = fft.ifft(half, axis=-2, norm="ortho")
+    whole = fft.ifft(whole, axis=-1, norm="ortho")
+    image = np.sqrt(whole.real**2 + whole.imag**2)
+    result: Floats = image / np.maximum(sensitivity, np.float32(0.05)) ** np.float32(normalized)
     return result
 
 

@@ -13,12 +13,13 @@ resting apex, which shortens the ventricle by :math:`l(c)`; the cavity keeps the
 .. math:: R_{epi}^2 = R_{endo}^2 + \bigl(R_{epi,0}^2 - R_{endo,0}^2\bigr) / l ,
 
 so that it thickens by itself. Sizes, wall thickness and ejection fractions of the groups follow the normal values of
-Kawel-Boehm et al., J Cardiovasc Magn Reson 22:87, 2020, and the usual definitions of the diseases.
+Kawel-Boehm et al., JCMR 22:87, 2020, and the usual definitions of the diseases.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,7 +119,7 @@ class Heart:
         end = self.base + self.length
         short = (end - base) / self.length
         s = (w - base) / (end - base)
-        delta = np.angle(np.exp(1j * (_PHI - self.septum)))
+        delta = _wrap(_PHI - self.septum)
         endo0, epi0 = self._rest(s, delta)
         a = np.sqrt(max(1 - c * self.ef, 0.05) / short)
         weak = self.slack * np.exp(-(((_wrap(delta - self.bump[1])) / self.bump[2]) ** 2))
@@ -166,10 +167,18 @@ class Heart:
         taper = (1 - s**2.4) ** 0.8 * (0.86 + 0.14 * min(1.0, s / 0.25))
         return self.rv_width * taper * (1 - c * self.rv_ef), self.rv_span * (1 - 0.3 * s)
 
-    def _ripple(self, start: int, s: float) -> NDArray[np.float64]:
+    @cached_property
+    def _waves(self) -> dict[int, tuple[NDArray[np.float64], NDArray[np.float64]]]:
+        """Sums of waves around each ventricle (0 left, 7 right), as cosine and sine parts of their common shift."""
         order, phase = self.ripple
-        chosen = slice(start, start + 7)
-        waves = np.cos(order[chosen, None] * _PHI + phase[chosen, None] + 9.0 * s).sum(axis=0)
+        angle = order[:, None] * _PHI + phase[:, None]
+        parts = {start: angle[start : start + 7] for start in (0, 7)}
+        return {start: (np.cos(part).sum(axis=0), np.sin(part).sum(axis=0)) for start, part in parts.items()}
+
+    def _ripple(self, start: int, s: float) -> NDArray[np.float64]:
+        phase = self.ripple[1]
+        even, odd = self._waves[start]
+        waves = np.cos(9.0 * s) * even - np.sin(9.0 * s) * odd
         patch = 0.5 + 0.5 * np.cos(2 * _PHI + phase[start] + 4.0 * s) * np.cos(3 * _PHI + phase[start + 1])
         result: NDArray[np.float64] = np.clip(waves / 3.0 - 0.25, 0, 1) * patch
         return result
@@ -198,7 +207,8 @@ def _profile(s: float, end: float) -> float:
 
 
 def _wrap(angle: NDArray[np.float64]) -> NDArray[np.float64]:
-    result: NDArray[np.float64] = np.angle(np.exp(1j * angle))
+    """Bring angles to the range from -pi to pi."""
+    result: NDArray[np.float64] = np.mod(angle + np.pi, 2 * np.pi) - np.pi
     return result
 
 

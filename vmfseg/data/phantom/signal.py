@@ -34,7 +34,7 @@ def bssfp_signal(
 
     Just after a pulse the magnetization is
     :math:`m\,\bigl(1 + i\,E_2\sin\theta/(1-E_2\cos\theta)\bigr)`, and at :math:`T_E` it is that times
-    :math:`e^{2\pi i\Delta f T_E} e^{-T_E/T_2}` (the solution of Freeman and Hill, J Magn Reson 4:366, 1971, with the
+    :math:`e^{2\pi i\Delta f T_E} e^{-T_E/T_2}` (the solution of Freeman and Hill, J Magn Res 4:366, 1971, with the
     sign of the phase as above). The signal vanishes near :math:`\Delta f = \pm 1/(2T_R)`: the dark bands.
 
     Args:

@@ -3,9 +3,8 @@
 
 **Hearts** (balanced SSFP cine, 1.5 T). Spacing, slice thickness and scanner follow the averages per center of the
 M&Ms release (Campello et al., IEEE TMI 40:3543, 2021, table of the centers); TR, TE and flip angle lie in the ranges
-of published cine protocols: Kramer et al., J Cardiovasc Magn Reson 22:17, 2020 (flip 50 to 80°, shortest TR and TE),
-Petersen et al., J Cardiovasc Magn Reson 18:8, 2016 (TrueFISP, TR 2.6 to 3 ms, 80°), Radau et al., Midas J, 2009
-(FIESTA, 45 to 55°), and the vendors' product names TrueFISP, balanced TFE, FIESTA and TrueSSFP.
+of published cine protocols: Kramer et al., JCMR 22:17, 2020 (flip 50 to 80°, shortest TR and TE), Petersen et al.,
+JCMR 18:8, 2016 (TrueFISP, TR 2.6 to 3 ms, 80°), Radau et al., Midas J, 2009 (FIESTA, 45 to 55°).
 
 ======  ==================  =====  =====  =====  ==========  ==========  =========  ====================================
 vendor  scanner             TR     TE     flip   recon mm    acquired    slice mm   receive and reconstruction

@@ -90,8 +90,9 @@ def heart_folder(index: int) -> str:
 def nifti_bytes(array: NDArray[Any], affine: NDArray[np.float64], frame_time: float | None, level: int) -> bytes:
     """Return a gzipped NIfTI file; ``frame_time`` in seconds is the fourth spacing of a cine (0 is kept as 0)."""
     image = nib.Nifti1Image(array, affine)
-    image.set_sform(affine, code=1)
     image.set_qform(affine, code=1)
+    # quaternions in float32 are coarse near half a turn (0.2 mm over a slice), so the matrix follows them
+    image.set_sform(image.get_qform(), code=1)
     image.header.set_xyzt_units("mm", "sec")
     image.header["descrip"] = b"vmfseg phantom"
     if frame_time is not None:

@@ -13,6 +13,7 @@ from rich.console import Console
 from vmfseg import __version__
 from vmfseg.cli.evaluate import evaluate
 from vmfseg.cli.phantom import phantom
+from vmfseg.cli.train import train
 from vmfseg.cli.verify import verify
 from vmfseg.utils import find_vmf_error
 
@@ -46,6 +47,7 @@ def _root(
 
 app.command("evaluate")(evaluate)
 app.command("phantom")(phantom)
+app.command("train", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(train)
 app.command("verify")(verify)
 
 

@@ -97,8 +97,17 @@ class Experiment:
             f"unseen domain {', '.join(target)} ({counts['target']} subjects)"
         )
 
+    def remarks(self) -> list[str]:
+        """Return a line for each part that is empty, saying what stands in for it."""
+        lines = []
+        if not self.split.unlabeled:
+            lines.append("data: no unlabelled subject is left; the labelled images, without masks, stand in for them")
+        if not self.split.validation:
+            lines.append("data: no validation subject is left; the labelled images choose the model")
+        return lines
+
     def _dicts(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
-        part = Datalist(self.datalist.name, self.datalist.root, self.datalist.labels, list(rows))
+        part = Datalist(self.datalist.name, self.datalist.root, self.datalist.labels, tuple(rows))
         return [{key: value for key, value in row.items() if value is not None} for row in part.to_dicts()]
 
 
@@ -161,7 +170,8 @@ def prepare_experiment(
     )
     experiment = Experiment(datalist, split, is_phantom)
     if not quiet:
-        sys.stdout.write(experiment.describe() + "\n")
+        sys.stdout.write("\n".join([experiment.describe(), *experiment.remarks()]) + "\n")
+        sys.stdout.flush()
     return experiment
 
 

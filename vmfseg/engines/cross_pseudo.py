@@ -91,7 +91,7 @@ class CrossPseudoTrainer(SupervisedTrainer):  # type: ignore[misc]
         output.update({f"{name}'": term.detach() for name, term in terms[1].items()})
         engine.fire_event(IterationEvents.LOSS_COMPLETED)
         for loss, optimizer in zip(losses, engine.optimizers, strict=True):
-            engine.stepper.backward(loss, [optimizer])
+            engine.stepper.backward(loss, optimizer, closes)
         engine.fire_event(IterationEvents.BACKWARD_COMPLETED)
         if closes:
             engine.stepper.step(engine.optimizers)

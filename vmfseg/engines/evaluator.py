@@ -21,7 +21,7 @@ class VMFEvaluator(SupervisedEvaluator):  # type: ignore[misc]
 
     Args:
         return_parts: ask the network for its parts.
-        **kwargs: as for ``SupervisedEvaluator``.
+        **kwargs: as for ``SupervisedEvaluator``; mixed precision follows the device type, as in the trainers.
     """
 
     def __init__(self, return_parts: bool = False, **kwargs: Any) -> None:
@@ -32,8 +32,8 @@ class VMFEvaluator(SupervisedEvaluator):  # type: ignore[misc]
         image, label = engine.prepare_batch(batchdata, engine.state.device, engine.non_blocking, **engine.to_kwargs)[:2]
         output: dict[str, Any] = {Keys.IMAGE: image} if label is None else {Keys.IMAGE: image, Keys.LABEL: label}
         engine.state.output = output
-        engine.network.eval()
-        with torch.no_grad():
+        amp = engine.amp and (image.device.type != "cpu" or "dtype" in engine.amp_kwargs)  # as in the trainers' Stepper
+        with engine.mode(engine.network), torch.autocast(image.device.type, enabled=amp, **engine.amp_kwargs):
             if engine.return_parts:
                 parts = engine.inferer(image, engine.network, return_parts=True)
                 output[Keys.PRED] = parts.logits

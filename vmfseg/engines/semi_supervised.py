@@ -89,7 +89,7 @@ class SemiSupervisedTrainer(SupervisedTrainer):  # type: ignore[misc]
         output[Keys.LOSS] = total(terms, engine.network)
         output.update({name: term.detach() for name, term in terms.items()})
         engine.fire_event(IterationEvents.LOSS_COMPLETED)
-        engine.stepper.backward(output[Keys.LOSS], [engine.optimizer])
+        engine.stepper.backward(output[Keys.LOSS], engine.optimizer, closes)
         engine.fire_event(IterationEvents.BACKWARD_COMPLETED)  # clipping and finite checks hook in here
         if closes:
             engine.stepper.step([engine.optimizer])

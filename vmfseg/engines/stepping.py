@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from ignite.engine import Engine, Events
 
-__all__ = ["Stepper", "follow_epochs", "targets_of", "total"]
+__all__ = ["Stepper", "follow_epochs", "run_to_end", "targets_of", "total"]
 
 
 class Stepper:
@@ -49,12 +49,11 @@ class Stepper:
         closes = (index + 1) % self.accumulation_steps == 0 or (length is not None and index + 1 == length)
         return opens, closes
 
-    def backward(self, loss: torch.Tensor, optimizers: Iterable[torch.optim.Optimizer]) -> None:
-        """Add the gradients of ``loss``; they are unscaled afterwards, so that handlers see and clip the true ones."""
+    def backward(self, loss: torch.Tensor, optimizer: torch.optim.Optimizer, closes: bool) -> None:
+        """Add the gradients of ``loss``, unscaled before a step, so that handlers see and clip the true ones."""
         self.scaler.scale(loss / self.accumulation_steps).backward()
-        if self.scaler.is_enabled() and self.accumulation_steps == 1:
-            for optimizer in optimizers:
-                self.scaler.unscale_(optimizer)
+        if closes and self.scaler.is_enabled():
+            self.scaler.unscale_(optimizer)
 
     def step(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
         """Step all optimizers."""
@@ -82,6 +81,20 @@ def total(terms: Mapping[str, torch.Tensor], network: torch.nn.Module) -> torch.
 
 
 def follow_epochs(engine: Engine, loader: Any) -> None:
-    """Tell a loader with ``set_epoch`` the epoch before it is read, so that its order depends on nothing else."""
+    """Tell a loader with ``set_epoch`` the epoch and read it anew, so that its order depends on nothing else.
+
+    Ignite goes on in the old pass where an epoch is shorter than one; a resumed run could not know how far that was.
+    """
     if hasattr(loader, "set_epoch"):
-        engine.add_event_handler(Events.EPOCH_STARTED, lambda e: loader.set_epoch(e.state.epoch))
+
+        def start(trainer: Any) -> None:
+            loader.set_epoch(trainer.state.epoch)
+            trainer.set_data(loader)
+
+        engine.add_event_handler(Events.EPOCH_STARTED, start)
+
+
+def run_to_end(engine: Any) -> None:
+    """Run a trainer that may have been restored after its last epoch, where ignite would start all over again."""
+    if engine.state.epoch < engine.state.max_epochs:
+        engine.run()

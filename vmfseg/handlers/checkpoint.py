@@ -119,7 +119,11 @@ class RunCheckpoint:
 
     def _entries(self) -> list[dict[str, str]]:
         index = self.folder / self.INDEX
-        return list(read_json(index)["checkpoints"]) if index.is_file() else []
+        try:
+            return list(read_json(index)["checkpoints"]) if index.is_file() else []
+        except (VmfError, KeyError, TypeError):
+            _LOG.warning("%s is damaged; the stage starts again", index)
+            return []
 
 
 class ModelSelection:

@@ -17,6 +17,8 @@ __all__ = ["GradientClipHandler"]
 class GradientClipHandler:
     r"""Clip every entry of the gradients to :math:`[-v, v]` before the optimizer steps (0.1 in the reference code).
 
+    With gradient accumulation the sum is clipped, once, before the step.
+
     Args:
         value: :math:`v`.
     """
@@ -30,6 +32,9 @@ class GradientClipHandler:
         engine.add_event_handler(IterationEvents.BACKWARD_COMPLETED, self)
 
     def __call__(self, engine: Any) -> None:
-        """Clip."""
+        """Clip, unless the gradients are still being added up."""
+        stepper = getattr(engine, "stepper", None)
+        if stepper is not None and not stepper.position(engine)[1]:
+            return
         for network in getattr(engine, "networks", [engine.network]):
             torch.nn.utils.clip_grad_value_(network.parameters(), self.value)

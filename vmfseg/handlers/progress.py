@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import atexit
 import sys
 import time
 from typing import Any
@@ -50,6 +51,7 @@ class ProgressHandler:
             )
             self._bar = Progress(*columns, TextColumn("{task.fields[terms]}"), TimeRemainingColumn(), console=Console())
             self._bar.start()
+            atexit.register(self._bar.stop)  # an interrupted run must give the cursor back
             total = engine.state.max_epochs * engine.state.epoch_length
             self._task = self._bar.add_task(self.name, total=total, completed=self._first, terms="")
 
@@ -92,6 +94,7 @@ class ProgressHandler:
     def _close(self, _engine: Any) -> None:
         if self._bar is not None:
             self._bar.stop()
+            atexit.unregister(self._bar.stop)
             self._bar = None
 
     def _fail(self, engine: Any, error: BaseException) -> None:

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from monai.engines.trainer import SupervisedTrainer
 
-from vmfseg.engines.stepping import follow_epochs
+from vmfseg.engines.stepping import follow_epochs, run_to_end
 from vmfseg.handlers import RunCheckpoint, load_tensors, save_tensors
 from vmfseg.networks import ReconstructionUNet, VMFEncoder, load_encoder
+from vmfseg.utils.seeds import seeded
 
 __all__ = ["PretrainingStage", "image_to_image"]
 
@@ -34,11 +35,12 @@ class PretrainingStage:
     Args:
         networks: the networks whose encoder is pre-trained; a single one or a list.
         loader: batches with ``image``.
-        iterations: how many batches.
+        iterations: how many batches; rounded up so that all epochs have the same length.
         device: where.
         learning_rate: of Adam.
         decay: factor of the learning rate for each epoch (0.9 in the reference code).
         handlers: for the trainer (progress, clipping, finite checks).
+        seed: of the decoder's initial weights.
         fingerprint: what else decides the result.
     """
 
@@ -53,22 +55,25 @@ class PretrainingStage:
         learning_rate: float = 1e-4,
         decay: float = 0.9,
         handlers: Sequence[Any] = (),
+        seed: int = 0,
         fingerprint: Mapping[str, Any] | None = None,
     ) -> None:
         self.encoders = [_encoder(n) for n in ([networks] if isinstance(networks, torch.nn.Module) else networks)]
         self.loader, self.iterations, self.device = loader, iterations, torch.device(device)
-        self.learning_rate, self.decay, self.handlers = learning_rate, decay, handlers
+        self.learning_rate, self.decay, self.handlers, self.seed = learning_rate, decay, handlers, seed
         self.fingerprint = {
             "iterations": iterations,
             "learning_rate": learning_rate,
             "decay": decay,
+            "seed": seed,
             **(fingerprint or {}),
         }
 
     def run(self, folder: Path, resume: bool) -> Sequence[str]:
         """Pre-train and write ``encoder.pt``."""
         if self.iterations:
-            unet = ReconstructionUNet(self.encoders[0]).to(self.device)
+            with seeded(self.seed, "pretraining"):
+                unet = ReconstructionUNet(self.encoders[0]).to(self.device)
             optimizer = torch.optim.Adam(unet.parameters(), self.learning_rate)
             schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, self.decay)
             trainer = self._trainer(unet, optimizer, schedule)
@@ -76,7 +81,7 @@ class PretrainingStage:
             checkpoint.attach(trainer)
             if resume:
                 checkpoint.restore(trainer)
-            trainer.run()
+            run_to_end(trainer)
         save_tensors(folder / "encoder.pt", {k: v.cpu() for k, v in self.encoders[0].state_dict().items()})
         self._share()
         return ["encoder.pt"]
@@ -93,10 +98,11 @@ class PretrainingStage:
     def _trainer(self, unet: torch.nn.Module, optimizer: Any, schedule: Any) -> Any:
         from ignite.engine import Events
 
-        length = min(self.iterations, len(self.loader))
+        epochs = -(-self.iterations // len(self.loader))
+        length = -(-self.iterations // epochs)
         trainer = SupervisedTrainer(
             device=self.device,
-            max_epochs=-(-self.iterations // length),
+            max_epochs=epochs,
             train_data_loader=self.loader,
             epoch_length=length,
             network=unet,

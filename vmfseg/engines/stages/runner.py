@@ -99,6 +99,9 @@ class StageRunner:
                 going_on = self.resume and not self.fresh and folder.is_dir()
                 if folder.is_dir() and not going_on and self.rank == 0:
                     shutil.rmtree(folder)  # an unfinished or damaged folder of this very configuration, ours alone
+                if going_on and self.rank == 0:
+                    for leftover in folder.glob(".vmfseg-*"):  # half a file of a process that was killed
+                        leftover.unlink()
                 say(f"{title}{': resumed' if going_on else ''}", self.rank)
                 outputs = stage.run(folder, going_on)
                 if self.rank == 0:
@@ -114,9 +117,7 @@ class StageRunner:
         lock = self.output_dir / ".lock"
         try:
             self.output_dir.mkdir(parents=True, exist_ok=True)
-            with open(lock, "a+") as stream:
-                _take(stream, lock)
-                yield
+            stream = open(lock, "ab+", buffering=0)  # noqa: SIM115 - closed below; errors of the run itself are none of this lock's
         except OSError as error:
             raise VmfError(
                 "VMF502",
@@ -125,6 +126,9 @@ class StageRunner:
                 found=error.strerror or type(error).__name__,
                 fix="check the permissions or pass --output_dir",
             ) from error
+        with stream:
+            _take(stream, lock)
+            yield
 
 
 def say(text: str, rank: int = 0) -> None:
@@ -142,10 +146,15 @@ def _complete(folder: Path, digest: str) -> bool:
     note = folder / "done.json"
     if not note.is_file():
         return False
-    done = read_json(note)
-    if done.get("hash") != digest:
+    try:
+        done = read_json(note)
+        known, outputs = done["hash"], dict(done["outputs"])
+    except (VmfError, KeyError, TypeError, ValueError):
+        _LOG.warning("%s is damaged; the stage is done again", note)
         return False
-    for name, expected in done["outputs"].items():
+    if known != digest:
+        return False
+    for name, expected in outputs.items():
         path = folder / name
         if not path.is_file() or sha256_file(path) != expected:
             _LOG.warning("%s is missing or damaged; the stage is done again", path)
@@ -166,9 +175,11 @@ def _take(stream: Any, lock: Path) -> None:
             "VMF504",
             subject=str(lock.parent),
             rule="another run works in this output folder",
-            found=f"process {stream.read().strip() or 'unknown'}",
+            found=f"process {stream.read().decode().strip() or 'unknown'}",
             fix="wait for it, or pass --output_dir",
         ) from error
-    stream.truncate(0)
-    stream.write(str(os.getpid()))
-    stream.flush()
+    try:
+        stream.truncate(0)
+        stream.write(str(os.getpid()).encode())
+    except OSError:  # a full disk: the lock holds, only its owner is not written down
+        _LOG.warning("%s cannot be written", lock)

@@ -9,14 +9,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import save as safetensors_bytes
 
+from vmfseg.data import SliceDataset
 from vmfseg.engines.stages.assignment import choose_assignment, kernel_table
 from vmfseg.engines.stages.runner import say
+from vmfseg.engines.stepping import run_to_end
 from vmfseg.handlers import ModelSelection, RunCheckpoint, load_tensors, save_tensors
 from vmfseg.networks import AssignmentHead
-from vmfseg.utils import atomic_path, atomic_write, build_manifest, sha256_file, write_json
+from vmfseg.utils import VmfError, atomic_path, atomic_write, build_manifest, sha256_file, write_json
 from vmfseg.utils.io import StrPath
 
 __all__ = ["TrainingStage", "publish_model"]
@@ -39,6 +42,9 @@ class TrainingStage:
         assignment_loader: labelled source slices, for networks whose kernels are assigned to classes.
         manifest: facts for the manifest.
         fingerprint: what decides the result.
+
+    Raises:
+        VmfError: VMF294 if the masks to learn from lack a class, before any stage has run.
     """
 
     name = "training"
@@ -56,6 +62,7 @@ class TrainingStage:
         manifest: Mapping[str, Any] | None = None,
         fingerprint: Mapping[str, Any] | None = None,
     ) -> None:
+        _check_classes(trainer)
         self.trainer, self.network, self.selection, self.state = trainer, network, selection, dict(state)
         self.evaluators, self.ckpt_dir, self.checkpoint_interval = list(evaluators), ckpt_dir, checkpoint_interval
         self.assignment_loader, self.manifest = assignment_loader, dict(manifest or {})
@@ -66,11 +73,14 @@ class TrainingStage:
         _broadcast([value for value in self.state.values() if isinstance(value, torch.nn.Module)])
         for evaluator, network in self.evaluators:
             self.selection.attach(evaluator, network)
-        checkpoint = RunCheckpoint(folder, {**self.state, "selection": self.selection}, self.checkpoint_interval)
+        state = {**self.state, "selection": self.selection}
+        if hasattr(self.trainer, "stepper"):
+            state["scaler"] = self.trainer.stepper.scaler
+        checkpoint = RunCheckpoint(folder, state, self.checkpoint_interval)
         checkpoint.attach(self.trainer)
         if resume:
             checkpoint.restore(self.trainer)
-        self.trainer.run()
+        run_to_end(self.trainer)
         if not self.selection.best_state or self.selection.mode == "last":
             self.selection.take(self.network, self.selection.best_metric, self.trainer.state.epoch)
         self._bare().load_state_dict(self.selection.best_state)
@@ -140,6 +150,22 @@ def publish_model(folder: Path, ckpt_dir: StrPath) -> None:
                     say(f"{there} was not made by this run; it is kept as {kept.name}")
         with atomic_path(there) as temporary:
             shutil.copyfile(folder / name, temporary)
+
+
+def _check_classes(trainer: Any) -> None:
+    loader = getattr(trainer.data_loader, "labeled", trainer.data_loader)
+    dataset = getattr(loader, "dataset", None)
+    if not isinstance(dataset, SliceDataset) or getattr(loader, "supervision", "none") != "mask":
+        return
+    absent = [str(n + 1) for n in np.flatnonzero(~dataset.presence().any(axis=0))]
+    if absent:
+        raise VmfError(
+            "VMF294",
+            subject=f"class {', '.join(absent)}",
+            rule="every class must be in some labelled training slice",
+            found=f"no voxel of it in {len(dataset)} slices of {len(dataset.rows)} volumes",
+            fix="raise labeled_fraction, check image_size and pixdim, or leave the class out of the labels",
+        )
 
 
 def _broadcast(modules: Sequence[torch.nn.Module]) -> None:

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a config does before anything else, whichever program runs it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+from monai.bundle import ConfigParser, ConfigWorkflow
+
+from vmfseg.utils import find_vmf_error
+
+from .keys import check_keys, new_keys, union
+
+__all__ = ["explain_errors", "refuse_unknown_keys", "start_run"]
+
+
+def start_run() -> None:
+    """Refuse misspelt keys and let ``python -m monai.bundle`` end with the cause of an error.
+
+    The first entry of ``training``, ``evaluating`` and ``run``: ``"$vmfseg.bundle.start_run()"``.
+    """
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if main is not None and main.name.startswith("monai.bundle"):
+        explain_errors()
+    refuse_unknown_keys()
+
+
+def refuse_unknown_keys() -> None:
+    """Compare the config that is being evaluated with the files of its bundle, see :func:`check_keys`.
+
+    MONAI's parser takes up any key from the command line or from a further file, and ignores what nothing refers to.
+    Outside of a MONAI workflow nothing happens.
+
+    Raises:
+        VmfError: VMF110 with the nearest key.
+    """
+    parser, workflow = _running()
+    if parser is None or workflow is None:
+        return
+    folder = Path(workflow.config_root_path)
+    files = sorted(f for f in folder.iterdir() if f.suffix in (".json", ".yaml", ".yml") and f.stem != "metadata")
+    known = union(ConfigParser.load_config_file(file) for file in files)
+    config = {key: value for key, value in parser.config.items() if key != "_meta_"}
+    merged = {**known, **{key: config[key] for key in known if key in config}}
+    check_keys(merged, {name: config.get(name) for name in new_keys(config, known)})
+
+
+def explain_errors() -> None:
+    """Let the program end with the refusal itself, which MONAI wraps into errors of its own."""
+    previous = sys.excepthook
+    if getattr(previous, "explains", False):
+        return
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        previous(kind, error, trace)
+        refusal = find_vmf_error(error)
+        if refusal is not None:
+            sys.stderr.write(f"\nvmfseg: {refusal.render()}\n")
+
+    hook.explains = True  # type: ignore[attr-defined]
+    sys.excepthook = hook
+
+
+def _running() -> tuple[Any, Any]:
+    parser = workflow = None
+    for frame in _frames():
+        candidate = frame.f_locals.get("self")
+        if parser is None and isinstance(candidate, ConfigParser):
+            parser = candidate
+        if isinstance(candidate, ConfigWorkflow):
+            workflow = candidate
+            break
+    return parser, workflow
+
+
+def _frames() -> Iterator[FrameType]:
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back

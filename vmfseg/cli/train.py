@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``vmfseg train``: the short form of ``python -m monai.bundle run training``, with checked keys."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import signal
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from vmfseg.utils import VmfError, did_you_mean
+
+__all__ = ["train", "train_bundle"]
+
+_EXAMPLES = """Examples:
+  vmfseg train vmfnet_mnms
+  vmfseg train vmfnet_mnms --dataset_dir ~/MnMs --target_domain B --paper
+  vmfseg train vmfnet_mnms --kappa 20 -o runs/kappa20 --resume
+  vmfseg train vmfnet_mnms --train::optimizer::lr 0.0005 --set batch_size=8
+"""
+
+
+def train(
+    context: typer.Context,
+    bundle: Annotated[
+        str, typer.Argument(metavar="BUNDLE", help="Folder of a bundle, or a name below ./bundles.", show_default=False)
+    ],
+    dataset_dir: Annotated[
+        str | None, typer.Option("--dataset_dir", help="Your data; without it, the built-in phantom.")
+    ] = None,
+    target_domain: Annotated[
+        str | None, typer.Option("--target_domain", help="Domain that is left out and judged.")
+    ] = None,
+    labeled_fraction: Annotated[
+        float | None, typer.Option("--labeled_fraction", help="Share of labelled subjects in every group.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Decides split, weights, order, augmentation.")] = None,
+    protocol: Annotated[str | None, typer.Option(help="clean, or paper (the reference code's choices).")] = None,
+    max_iterations: Annotated[int | None, typer.Option("--max_iterations", help="Labelled batches in all.")] = None,
+    num_kernels: Annotated[int | None, typer.Option("--num_kernels", help="vMF kernels.")] = None,
+    kappa: Annotated[float | None, typer.Option(help="Concentration of the kernels.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="Folder of this run and its model; without it, inside the bundle."),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Do everything again.")] = False,
+    paper: Annotated[bool, typer.Option("--paper", help="The paper's scale (configs/paper.json).")] = False,
+    pairs: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key of the config; repeatable.")
+    ] = None,
+) -> None:
+    """Train a bundle: pre-training, kernels, training, evaluation. Finished stages are skipped.
+
+    Every key of the bundle's train.json is an option, nested ones with ::
+    between the parts. A key that the config does not have is an error.
+    """
+    named = {
+        "dataset_dir": dataset_dir,
+        "target_domain": target_domain,
+        "labeled_fraction": labeled_fraction,
+        "seed": seed,
+        "protocol": protocol,
+        "max_iterations": max_iterations,
+        "num_kernels": num_kernels,
+        "kappa": kappa,
+        "resume": resume or None,
+        "fresh": fresh or None,
+    }
+    if output is not None:
+        named |= {"output_dir": str(output), "ckpt_dir": str(output / "models")}
+    if bundle.startswith("-"):
+        raise VmfError("VMF111", subject=bundle, rule="BUNDLE must come first", fix="vmfseg train BUNDLE [OPTIONS]")
+    overrides = {key: value for key, value in named.items() if value is not None}
+    train_bundle(bundle, {**_pairs(pairs or []), **_options(context.args), **overrides}, paper=paper)
+
+
+train.__doc__ = f"{inspect.cleandoc(train.__doc__ or '')}\n\n\b\n{_EXAMPLES}"
+
+
+def train_bundle(bundle: str, overrides: Mapping[str, Any] | None = None, paper: bool = False) -> None:
+    """Run the ``training`` of a bundle by MONAI's workflow, in this process.
+
+    Args:
+        bundle: folder of a bundle, or a name below ``./bundles``.
+        overrides: values by config id.
+        paper: add ``configs/paper.json``.
+
+    Raises:
+        VmfError: VMF110 a key that the config lacks, VMF303 no such bundle, VMF305 a config that is missing, VMF505 out
+            of memory, and what the data, the stages and the writer refuse.
+    """
+    from monai.bundle import ConfigParser, ConfigWorkflow
+
+    from vmfseg.bundle import check_keys
+
+    files = _configs(_folder(bundle), ["train.json", "paper.json"] if paper else ["train.json"])
+    values = dict(overrides or {})
+    with _quiet():
+        check_keys(ConfigParser.load_config_files([str(file) for file in files]), values)
+        workflow = ConfigWorkflow([str(file) for file in files], run_id="training", workflow_type="train", **values)
+        failure: Exception | None = None
+        try:
+            with _terminated_like_interrupted():
+                workflow.initialize()
+                workflow.run()
+                workflow.finalize()
+        except Exception as error:
+            failure = error
+        if failure is not None:
+            raise _explain(failure)
+
+
+def _folder(bundle: str) -> Path:
+    given, below = Path(bundle).expanduser(), Path("bundles") / bundle
+    for folder in (given, below):
+        if (folder / "configs").is_dir():
+            return folder
+    there = sorted(path.parent.name for path in Path("bundles").glob("*/configs"))
+    raise VmfError(
+        "VMF303",
+        subject=bundle,
+        rule="there is no such bundle",
+        found=f"below ./bundles are {', '.join(there)}" if there else "no folder ./bundles here",
+        fix=did_you_mean(bundle, there).strip() or "pass the folder that holds configs/train.json",
+    )
+
+
+def _configs(folder: Path, names: Sequence[str]) -> list[Path]:
+    files = [folder / "configs" / name for name in names]
+    for file in files:
+        if not file.is_file():
+            raise VmfError("VMF305", subject=str(file), rule="the bundle has no such config", fix="check the bundle")
+    return files
+
+
+def _pairs(pairs: Sequence[str]) -> dict[str, Any]:
+    for pair in pairs:
+        if "=" not in pair:
+            raise VmfError("VMF111", subject=f"--set {pair}", rule="--set takes KEY=VALUE", fix=f"--set {pair}=VALUE")
+    return {key: _value(text) for key, text in (pair.split("=", 1) for pair in pairs)}
+
+
+def _options(words: Sequence[str]) -> dict[str, Any]:
+    """Read ``--key value``, ``--key=value`` and a bare ``--key`` (true), as MONAI's command line does."""
+    found: dict[str, Any] = {}
+    position = 0
+    while position < len(words):
+        word = words[position]
+        if not word.startswith("--"):
+            raise VmfError("VMF111", subject=word, rule="every value must follow its option", fix="--KEY VALUE")
+        key, equals, text = word[2:].partition("=")
+        key = key.replace("-", "_")
+        following = words[position + 1] if position + 1 < len(words) else "--"
+        if equals:
+            found[key] = _value(text)
+        elif following.startswith("--"):
+            found[key] = True
+        else:
+            found[key] = _value(following)
+            position += 1
+        position += 1
+    return found
+
+
+def _value(text: str) -> Any:
+    from fire.parser import DefaultParseValue
+
+    return DefaultParseValue(text)
+
+
+def _explain(error: Exception) -> Exception:
+    """Return what lies under the errors that MONAI wraps around every failure in a config."""
+    root: BaseException = error
+    while root.__cause__ is not None and not isinstance(root, VmfError):
+        root = root.__cause__
+    if isinstance(root, MemoryError) or "not enough memory" in str(root) or "out of memory" in str(root):
+        return VmfError(
+            "VMF505",
+            subject="training",
+            rule="the memory is not enough",
+            found=str(root).splitlines()[0] if str(root) else type(root).__name__,
+            fix="use a smaller batch_size, image_size or channels; the last checkpoint is good (--resume)",
+        )
+    return root if isinstance(root, Exception) else error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hold back MONAI's general warning about configs, and the log lines that repeat an error which is shown anyway."""
+    loggers = [logging.getLogger(name) for name in ("ignite", "monai.bundle.workflows")]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*_target_.*", category=UserWarning)
+        warnings.filterwarnings("ignore", message=".*eval\\(\\).*", category=UserWarning)
+        try:
+            for logger in loggers:
+                logger.setLevel(logging.CRITICAL)
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
+
+
+@contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    """Let SIGTERM (schedulers, containers) end the run as Ctrl-C does: workers ended, bar closed, exit code 130."""
+
+    def interrupt(_number: int, _frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)

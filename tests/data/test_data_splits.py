@@ -192,7 +192,7 @@ ERRORS = [
     pytest.param(small(), "siteA", {"labeled_fraction": 0.0}, "must be above 0 and at most 1, got 0.0", id="fraction"),
     pytest.param(small(), "siteA", {"labeled_fraction": 5}, "Write 5 % as 0.05", id="percent"),
     pytest.param(small(), "siteA", {"validation_fraction": -1}, "validation_fraction must be between", id="validation"),
-    pytest.param(small(), "siteA", {"protocol": "referenz"}, "Did you mean 'reference'", id="protocol"),
+    pytest.param(small(), "siteA", {"protocol": "referens"}, "Did you mean 'reference'", id="protocol"),
 ]
 
 

@@ -30,6 +30,7 @@ _REFUSED_TYPES = {
     2048: "complex numbers",
     2304: "RGBA colour",
 }
+_QUATERNION_ROUNDING = 4e-7  # of the square of the part that is not stored
 _UNITS = {1: "metres", 3: "micrometres"}
 
 
@@ -226,7 +227,8 @@ def _affine(path: str, nifti: Any, shape: tuple[int, ...], rules: ReadRules) -> 
     rivals["pixdim"] = affine.copy()
     rivals["pixdim"][:3, :3] *= pixdim / voxel_sizes(affine)
     for rival, other in rivals.items():
-        findings += _compare_forms(path, ortho if rival == "qform" else affine, other, shape, rival, rules)
+        slack = _quaternion_slack(nifti, affine, shape) if rival == "qform" else 0.0
+        findings += _compare_forms(path, ortho if rival == "qform" else affine, other, shape, rival, rules, slack)
     return affine, ortho, findings
 
 
@@ -237,13 +239,27 @@ def _checked(
     return ortho, findings + notes
 
 
+def _quaternion_slack(nifti: Any, affine: Affine, shape: tuple[int, ...]) -> float:
+    r"""Return how far a corner may move, in voxels, because the qform is stored as three 32-bit numbers.
+
+    The fourth part of the quaternion, :math:`a = \sqrt{1 - b^2 - c^2 - d^2}`, is not stored. Near half a turn, where
+    scans in DICOM's axes lie, :math:`a` is small and rounding of the others turns the whole grid by up to 1e-3 rad.
+    """
+    squared = max(0.0, 1.0 - sum(float(nifti[f"quatern_{part}"]) ** 2 for part in "bcd"))
+    more, less = squared + _QUATERNION_ROUNDING, max(0.0, squared - _QUATERNION_ROUNDING)
+    angle = 2.0 * max(math.sqrt(more) - math.sqrt(squared), math.sqrt(squared) - math.sqrt(less))
+    diagonal = np.linalg.norm(affine[:3, :3] @ (np.asarray(shape[:3], dtype=np.float64) - 1.0))
+    return float(angle * diagonal / voxel_sizes(affine).min())
+
+
 def _compare_forms(
-    path: str, affine: Affine, other: Affine, shape: tuple[int, ...], rival: str, rules: ReadRules
+    path: str, affine: Affine, other: Affine, shape: tuple[int, ...], rival: str, rules: ReadRules, slack: float
 ) -> list[Finding]:
     if not np.isfinite(other).all():
         mm = voxels = math.inf
     else:
         mm, voxels = corner_distance(affine, other, shape)
+        voxels -= slack
     if voxels <= WARN_VOXELS:
         return []
     if voxels > FAIL_VOXELS and not (rival == "pixdim" and rules.prefer is not None):

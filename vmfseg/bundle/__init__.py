@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bundles: layered sources compiled to self-contained JSON, and the static checker that never runs a config."""
 
+from . import distributed
 from .fingerprint import config_closure
+from .keys import check_keys
 from .locate import find_root
+from .start import start_run
 
-__all__ = ["config_closure", "find_root"]
+__all__ = ["check_keys", "config_closure", "distributed", "find_root", "start_run"]

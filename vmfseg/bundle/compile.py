@@ -3,8 +3,10 @@
 
 A bundle is described in ``layers/bundles.yaml``: which layers make each of its configs, and the values that fill the
 ``{NAME}`` fields. Layers are merged in order: dictionaries key by key, everything else is replaced; ``null`` removes a
-key. The result is written below ``bundles/`` and committed; ``python -m vmfseg.bundle check`` compiles again and
-compares.
+key. ``_like_: a::b`` inside a dictionary stands for the entries of ``a::b``, over which its own entries are laid. Every
+plain value at the top of ``train.json`` is a field too (``image_size`` is ``{IMAGE_SIZE}``), so metadata and model card
+cannot drift from it. The result is written below ``bundles/`` and committed; ``python -m vmfseg.bundle check`` compiles
+again and compares.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import yaml
 from vmfseg.utils import VmfError, atomic_write, did_you_mean
 from vmfseg.utils.io import StrPath
 
-__all__ = ["bundle_names", "compile_bundle", "merge_layers", "write_bundle"]
+__all__ = ["bundle_names", "compile_bundle", "merge_layers", "resolve_likes", "write_bundle"]
 
 _FIELD = re.compile(r"\{([A-Z_]+)\}")
 
@@ -53,13 +55,15 @@ def compile_bundle(name: str) -> dict[str, str]:
     fields = {**described.get("fields", {}), **spec.get("fields", {}), "BUNDLE": name}
     files: dict[str, str] = {}
     for target, layers in {**described["configs"], **spec.get("configs", {})}.items():
-        if not layers:
-            continue
         names = [_fill(layer, fields, target) for layer in layers]
-        merged = _fill(merge_layers(*(_layer(layer) for layer in names)), fields, target)
+        merged = resolve_likes(merge_layers(*(_layer(layer) for layer in names)))
+        merged = _fill(merged, fields, target)
+        if target == "train.json":
+            fields = {**_plain(merged), **fields}
         files[f"configs/{target}"] = json.dumps(merged, indent=4, ensure_ascii=False) + "\n"
-    for target, source in {**described["files"], **spec.get("files", {})}.items():
-        files[target] = _fill(_text(_fill(source, fields, target)), fields, target)
+    for target, sources in {**described["files"], **spec.get("files", {})}.items():
+        texts = [_text(_fill(source, fields, target)) for source in sources]
+        files[target] = _fill("\n".join(texts), fields, target)
     return files
 
 
@@ -92,6 +96,46 @@ def merge_layers(*layers: Mapping[str, Any]) -> dict[str, Any]:
             else:
                 merged[key] = value
     return merged
+
+
+def resolve_likes(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace every ``_like_: id`` by the entries it names, over which the entries beside it are laid.
+
+    Raises:
+        VmfError: VMF304 if there is no such id.
+
+    Example:
+        >>> resolve_likes({"a": {"x": 1, "y": {"z": 2}}, "b": {"_like_": "a", "y": {"z": 3}}})["b"]
+        {'x': 1, 'y': {'z': 3}}
+    """
+
+    def resolve(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            own = {key: resolve(item) for key, item in value.items() if key != "_like_"}
+            return merge_layers(resolve(find(str(value["_like_"]))), own) if "_like_" in value else own
+        return [resolve(item) for item in value] if isinstance(value, list) else value
+
+    def find(name: str) -> Any:
+        below: Any = config
+        for key in name.split("::"):
+            if not isinstance(below, Mapping) or key not in below:
+                raise VmfError(
+                    "VMF304", subject=f"_like_: {name}", rule="there is no such entry", fix="check the layers"
+                )
+            below = below[key]
+        return below
+
+    return dict(resolve(config))
+
+
+def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the plain values at the top of a config as fields."""
+    plain = {}
+    for key, value in config.items():
+        parts = value if isinstance(value, list) else [value]
+        if all(isinstance(part, str | int | float) and not str(part).startswith(("$", "@", "%")) for part in parts):
+            plain[key.upper()] = value
+    return plain
 
 
 def _fill(value: Any, fields: Mapping[str, Any], target: str) -> Any:

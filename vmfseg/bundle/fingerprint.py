@@ -28,6 +28,17 @@ WHERE = frozenset(
     }
 )
 
+#: Objects that look on and change nothing (MONAI's ``--tracking`` adds one, with the time of day in it).
+OBSERVERS = frozenset(
+    {
+        "MLFlowHandler",
+        "StatsHandler",
+        "TensorBoardStatsHandler",
+        "vmfseg.handlers.ProgressHandler",
+        "vmfseg.handlers.RunWriter",
+    }
+)
+
 
 def config_closure(*ids: str) -> dict[str, Any]:
     """Return the raw entries of the config being evaluated right now that the entries ``ids`` depend on.
@@ -62,7 +73,7 @@ def closure(config: dict[str, Any], ids: Iterable[str]) -> dict[str, Any]:
         name = todo.pop()
         if name in found or name.split("::")[0] in WHERE:
             continue
-        found[name] = _entry(config, name)
+        found[name] = _without_observers(_entry(config, name))
         todo.extend(_references(found[name]))
     return dict(sorted(found.items()))
 
@@ -72,6 +83,18 @@ def _entry(config: Any, name: str) -> Any:
     for key in name.split("::"):
         value = value[int(key)] if isinstance(value, list) else value[key]
     return value
+
+
+def _without_observers(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_observers(item) for key, item in value.items() if not _observes(item)}
+    if isinstance(value, list):
+        return [_without_observers(item) for item in value if not _observes(item)]
+    return value
+
+
+def _observes(value: Any) -> bool:
+    return isinstance(value, dict) and value.get("_target_") in OBSERVERS
 
 
 def _references(value: Any) -> set[str]:

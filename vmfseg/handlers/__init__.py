@@ -6,6 +6,7 @@ from .finite import FiniteHandler
 from .gradient_clip import GradientClipHandler
 from .progress import ProgressHandler
 from .scores import ScoresHandler
+from .tensorboard import RunWriter, scalar_terms
 
 __all__ = [
     "FiniteHandler",
@@ -13,7 +14,9 @@ __all__ = [
     "ModelSelection",
     "ProgressHandler",
     "RunCheckpoint",
+    "RunWriter",
     "ScoresHandler",
     "load_tensors",
     "save_tensors",
+    "scalar_terms",
 ]

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What TensorBoard (and MLflow) get to see of a run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vmfseg.utils.io import StrPath
+
+__all__ = ["RunWriter", "scalar_terms"]
+
+
+def scalar_terms(output: Any) -> dict[str, float]:
+    """Return the loss and its terms from the output of a trainer: the ``output_transform`` of logging handlers.
+
+    Args:
+        output: ``engine.state.output``, decollated (a list, whose first item counts) or not.
+
+    Example:
+        >>> scalar_terms({"image": torch.zeros(2, 1), "loss": torch.tensor(1.5), "dice": 0.5})
+        {'loss': 1.5, 'dice': 0.5}
+    """
+    item: Mapping[str, Any] = output[0] if isinstance(output, list) else output
+    return {
+        str(key): float(value)
+        for key, value in item.items()
+        if isinstance(value, float) or (isinstance(value, torch.Tensor) and value.ndim == 0)
+    }
+
+
+class RunWriter:
+    """A TensorBoard writer that opens its file at the first value, in a folder named after that time.
+
+    MONAI's handlers open theirs when they are built. Building a config, or a run whose training is done already, would
+    leave empty files, and runs into one folder would draw one tangled curve. Of several processes only the first
+    writes.
+
+    Args:
+        log_dir: where the folder of the run goes.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> writer = RunWriter(folder)
+        >>> before = len(list(folder.iterdir()))
+        >>> writer.add_scalar("loss", 1.0, 1)
+        >>> writer.close()
+        >>> before, len(list(folder.glob("*/events.*")))
+        (0, 1)
+    """
+
+    def __init__(self, log_dir: StrPath) -> None:
+        self.log_dir = Path(log_dir)
+        self._writer: Any = None
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int | None = None, **kwargs: Any) -> None:
+        """Write a value."""
+        writer = self._open()
+        if writer is not None:
+            writer.add_scalar(tag, scalar_value, global_step, **kwargs)
+
+    def flush(self) -> None:
+        """Put on disk what was written."""
+        if self._writer is not None:
+            self._writer.flush()
+
+    def close(self) -> None:
+        """Close the file, if there is one."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _open(self) -> Any:
+        if torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_rank():
+            return None
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter  # a second of import time
+
+            self._writer = SummaryWriter(str(self.log_dir / time.strftime("%Y%m%d-%H%M%S")))
+        return self._writer

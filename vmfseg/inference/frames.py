@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which frames of a cine are segmented: all, some by number, or end-diastole and end-systole as the model sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from vmfseg.utils import VmfError
+
+__all__ = ["PHASES", "find_phases", "parse_frames"]
+
+#: Names of frames: the heart's cavity is largest at end-diastole and smallest at end-systole.
+PHASES = ("ED", "ES")
+_SMOOTH_FROM = 8
+
+
+def parse_frames(frames: str | Sequence[int | str] | None, num_frames: int) -> list[int | str] | None:
+    """Return the frames asked for, each a number or a phase, without repetition; ``None`` means all.
+
+    Args:
+        frames: ``None``, ``"ED,ES"``, ``"0,5"``, or a sequence of numbers and phases. Numbers count from 0.
+        num_frames: how many the scan has.
+
+    Raises:
+        VmfError: VMF170 for a word that is neither, VMF235 for a frame that does not exist.
+
+    Example:
+        >>> parse_frames("ED, 3", 10), parse_frames([5, 5], 10), parse_frames(None, 10)
+        (['ED', 3], [5], None)
+    """
+    if frames is None:
+        return None
+    words = [word.strip() for word in frames.split(",")] if isinstance(frames, str) else list(frames)
+    found: list[int | str] = []
+    for word in words:
+        text = str(word)
+        if text.upper() in PHASES:
+            value: int | str = text.upper()
+        elif text.isdigit():
+            value = int(text)
+            if value >= num_frames:
+                raise VmfError(
+                    "VMF235",
+                    subject="frames",
+                    rule="the frame must exist",
+                    found=f"frame {value} of {num_frames} (counted from 0)",
+                    fix="leave it out, or segment all frames",
+                )
+        else:
+            raise VmfError(
+                "VMF170",
+                subject="frames",
+                rule="frames must be numbers from 0, ED or ES, with commas between",
+                found=text or "nothing",
+                fix="write for instance ED,ES or 0,5",
+            )
+        if value not in found:
+            found.append(value)
+    return found
+
+
+def find_phases(volumes: Sequence[float]) -> dict[str, int]:
+    """Return the frames of largest (ED) and smallest (ES) volume of the cavity.
+
+    A cine is a loop, so from eight frames on the curve is smoothed over neighbours, the last frame beside the first.
+
+    Args:
+        volumes: of the cavity, one for each frame.
+
+    Example:
+        >>> find_phases([100, 90, 60, 45, 50, 70, 85, 95, 99])
+        {'ED': 0, 'ES': 3}
+    """
+    curve = np.asarray(volumes, dtype=np.float64)
+    if len(curve) >= _SMOOTH_FROM:
+        curve = (np.roll(curve, 1) + 2 * curve + np.roll(curve, -1)) / 4
+    return {"ED": int(curve.argmax()), "ES": int(curve.argmin())}

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a predictor takes, one scan with one or several frames, and label maps that lie on its grid."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+import numpy.typing as npt
+import torch
+from monai.data import MetaTensor
+from monai.utils import SpaceKeys
+
+from vmfseg.data.findings import warn_findings
+from vmfseg.data.itk_io import LPS_TO_RAS
+from vmfseg.data.load import to_metatensor
+from vmfseg.data.reader import Volume, read_header, read_volume
+from vmfseg.data.volume import ReadRules, Stored, VolumeHeader, check_grid, check_shape, check_values
+from vmfseg.utils import VmfError
+
+__all__ = ["Scan", "map_image"]
+
+_LABEL_INTENT = 1002
+_VECTOR_INTENT = 1007
+
+
+@dataclass(frozen=True)
+class Scan:
+    """A scan that frames can be taken from: a file, read when asked, or an image in memory.
+
+    Attributes:
+        header: geometry, checked by the reader's rules.
+        shape: as the user sees it; two or more than four dimensions are brought to three or four inside.
+        values: voxels of an image in memory, ``None`` for a file.
+        rules: what the reader accepts.
+
+    Example:
+        >>> image = nib.Nifti1Image(np.arange(1200, dtype=np.int16).reshape(20, 20, 3), np.diag([1.2, 1.2, 8, 1]))
+        >>> scan = Scan.open(image)
+        >>> scan.num_frames, scan.frame(0).shape
+        (1, torch.Size([1, 20, 20, 3]))
+    """
+
+    header: VolumeHeader
+    shape: tuple[int, ...]
+    values: npt.NDArray[Any] | None = None
+    rules: ReadRules = ReadRules()
+
+    @classmethod
+    def open(cls, image: Any, **rules: Any) -> Scan:
+        """Open a path, a nibabel image or a ``MetaTensor`` (``(1, X, Y, Z)``, ``(1, X, Y, Z, T)`` or no channel).
+
+        Args:
+            image: what to open.
+            rules: see :class:`vmfseg.data.ReadRules`.
+
+        Raises:
+            ValueError: if it is none of these.
+            VmfError: what the reader refuses.
+        """
+        checked = ReadRules(**rules)
+        if isinstance(image, str | os.PathLike):
+            header = read_header(image, **rules)
+            return cls(header, _declared(header), None, checked)
+        if isinstance(image, MetaTensor):
+            return cls._from_metatensor(image, checked)
+        if isinstance(image, nib.spatialimages.SpatialImage):
+            name = image.get_filename() or "image in memory"
+            nifti = image.header if isinstance(image.header, nib.Nifti1Header) else None
+            affine = np.asarray(image.affine, dtype=np.float64)
+            return cls._from_array(name, np.asanyarray(image.dataobj), affine, nifti, checked)
+        raise ValueError(
+            f"image must be a path, a nibabel image or a MetaTensor, got {type(image).__name__}. "
+            "Make a MetaTensor of an array and its affine."
+        )
+
+    @classmethod
+    def _from_metatensor(cls, image: MetaTensor, rules: ReadRules) -> Scan:
+        array = image.detach().cpu().as_tensor().numpy()
+        if array.ndim > 3:
+            if array.shape[0] != 1:
+                raise ValueError(f"image must have one channel, got shape {array.shape}. Take one channel first.")
+            array = array[0]
+        affine = np.asarray(image.affine.cpu(), dtype=np.float64)
+        if "space" in image.meta and SpaceKeys(image.meta["space"]) == SpaceKeys.LPS:
+            affine = LPS_TO_RAS @ affine
+        name = str(image.meta.get("filename_or_obj", "image in memory"))
+        return cls._from_array(name, array, affine, None, rules)
+
+    @classmethod
+    def _from_array(
+        cls, name: str, array: npt.NDArray[Any], affine: npt.NDArray[np.float64], nifti: Any, rules: ReadRules
+    ) -> Scan:
+        shape, findings = check_shape(name, array.shape)
+        if array.dtype.kind not in "biuf":
+            raise VmfError(
+                "VMF219",
+                subject=name,
+                rule="voxels must be real numbers",
+                found=str(array.dtype),
+                fix="pass one scalar image",
+            )
+        ortho, notes = check_grid(name, affine, shape, rules)
+        header = VolumeHeader(name, shape, ortho, affine, array.dtype, nifti=nifti, findings=(*findings, *notes))
+        values = array.reshape(shape)
+        notes = check_values(Stored(header, values), rules)
+        warn_findings((*header.findings, *notes))
+        return cls(header, tuple(int(n) for n in array.shape), values, rules)
+
+    @property
+    def num_frames(self) -> int:
+        """How many frames, 1 for a 3-D scan."""
+        return self.header.num_frames
+
+    @property
+    def grid_shape(self) -> tuple[int, int, int]:
+        """Shape of one frame."""
+        x, y, z = self.header.shape[:3]
+        return x, y, z
+
+    def frame(self, number: int) -> MetaTensor:
+        """Return one frame, ``(1, X, Y, Z)``.
+
+        Raises:
+            VmfError: what the reader refuses.
+        """
+        if self.values is None:
+            rules = {name: getattr(self.rules, name) for name in ("nan_to", "prefer", "allow_shear", "max_voxels")}
+            volume = read_volume(self.header.path, number, **rules)
+            if number == 0:
+                warn_findings(volume.findings)
+            return to_metatensor(volume)
+        array = self.values[..., number] if self.values.ndim == 4 else self.values
+        real = np.array(array, dtype=np.float32)
+        if self.rules.nan_to is not None:
+            real[~np.isfinite(real)] = self.rules.nan_to
+        header = self.header
+        return to_metatensor(Volume(real, header.affine, header.original_affine, header.nifti, (), header.path))
+
+
+def map_image(scan: Scan, values: npt.NDArray[Any], *, channels: bool = False) -> Any:
+    """Return maps on the grid of a scan as a nibabel image with the scan's own header.
+
+    Shape, forms, codes, voxel sizes, time step and units are those of the input; only the type of the voxels, their
+    scaling and the intent are those of the map. A scan that is no NIfTI file gets a new header from its affine.
+
+    Shape: ``(X, Y, Z[, T])``; with ``channels`` the maps come last, ``(X, Y, Z[, T], K)``.
+
+    Args:
+        scan: whose grid it is.
+        values: uint8 labels, or float32 maps.
+        channels: whether the last axis counts maps.
+
+    Raises:
+        ValueError: if the shape is not the scan's.
+    """
+    grid = values.shape[:-1] if channels else values.shape
+    if int(np.prod(grid)) != int(np.prod(scan.shape)) or tuple(grid[:3]) != scan.grid_shape:
+        raise ValueError(f"values must lie on the grid {scan.shape} of the scan, got {values.shape}.")
+    array = values.reshape((*scan.shape, values.shape[-1]) if channels else scan.shape)
+    nifti = scan.header.nifti
+    if nifti is None:
+        image = nib.Nifti1Image(array, scan.header.original_affine)
+        image.header.set_xyzt_units("mm", "sec" if array.ndim > 3 else None)
+    else:
+        fields = nifti.copy()
+        steps = np.array(fields["pixdim"])
+        fields.set_data_dtype(array.dtype)
+        fields.set_data_shape(array.shape)  # forgets the time step of a header with fewer dimensions
+        fields["pixdim"] = steps
+        fields["scl_slope"], fields["scl_inter"] = 1.0, 0.0
+        fields["cal_min"] = fields["cal_max"] = 0.0
+        kind = nib.Nifti2Image if isinstance(fields, nib.Nifti2Header) else nib.Nifti1Image
+        image = kind(array, None, _without_extensions(fields))  # no affine: forms and codes stay as they are
+    image.header["intent_code"] = _VECTOR_INTENT if channels else _LABEL_INTENT
+    return image
+
+
+def _without_extensions(fields: Any) -> Any:
+    """Leave out what may follow a header: it describes the image, and may name the patient."""
+    fields.extensions[:] = []
+    return fields
+
+
+def _declared(header: VolumeHeader) -> tuple[int, ...]:
+    if header.nifti is None:
+        return header.shape
+    dims = [int(n) for n in header.nifti["dim"]]
+    return tuple(dims[1 : dims[0] + 1])

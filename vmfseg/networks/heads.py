@@ -61,8 +61,9 @@ class AssignmentHead(nn.Module):
     r"""Masks without a learnt head: each kernel stands for one class.
 
     With :math:`c(j)` the class of kernel :math:`j`, :math:`s_n = \sum_{j: c(j)=n} a_j`, upsampled linearly, and the
-    logits are :math:`\log s_n`. This is how the un- and weakly supervised settings segment: the assignment is chosen on
-    source slices (:meth:`assign`), never on the target. Every kernel starts as background.
+    logits are those of :math:`s_n` (kept 0.001 from 0 and 1), so that a sigmoid gives it back. This is how the un- and
+    weakly supervised settings segment: the assignment is chosen on source slices (:meth:`assign`), never on the
+    target. Every kernel starts as background.
 
     Shape: ``BJhw[d]`` -> ``BNHW[D]``.
 
@@ -74,7 +75,7 @@ class AssignmentHead(nn.Module):
     Example:
         >>> head = AssignmentHead(in_channels=3, out_channels=2)
         >>> head.assign([0, 1, 1])
-        >>> head(torch.tensor([0.2, 0.5, 0.3]).view(1, 3, 1, 1)).exp().flatten(2)[..., 0]
+        >>> head(torch.tensor([0.2, 0.5, 0.3]).view(1, 3, 1, 1)).sigmoid().flatten(2)[..., 0]
         tensor([[0.2000, 0.8000]])
     """
 
@@ -106,7 +107,7 @@ class AssignmentHead(nn.Module):
         else:
             scores, mode = F.conv3d(activations, weight[:, :, None, None, None]), "trilinear"
         scores = F.interpolate(scores, scale_factor=float(self.stride), mode=mode, align_corners=False)
-        return scores.clamp_min(1e-6).log()
+        return torch.logit(scores.float(), eps=1e-3).to(scores.dtype)
 
 
 class PresenceHead(nn.Module):

@@ -13,6 +13,8 @@ from rich.console import Console
 from vmfseg import __version__
 from vmfseg.cli.evaluate import evaluate
 from vmfseg.cli.phantom import phantom
+from vmfseg.cli.report import report
+from vmfseg.cli.segment import segment
 from vmfseg.cli.train import train
 from vmfseg.cli.verify import verify
 from vmfseg.utils import find_vmf_error
@@ -47,6 +49,8 @@ def _root(
 
 app.command("evaluate")(evaluate)
 app.command("phantom")(phantom)
+app.command("report")(report)
+app.command("segment")(segment)
 app.command("train", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(train)
 app.command("verify")(verify)
 

@@ -60,7 +60,7 @@ class OnnxBackend:
         path: ``model.onnx`` of :func:`vmfseg.inference.export_bundle`.
 
     Raises:
-        VmfError: VMF512 if ONNX Runtime is not installed, VMF337 if the file is no network of ours.
+        VmfError: VMF530 if ONNX Runtime is not installed, VMF337 if the file is no network of ours.
     """
 
     name = "onnx"
@@ -90,8 +90,8 @@ class OpenVINOBackend:
         int8: whether the file holds int8 layers; these are tried in a child process first, see :func:`guard_int8`.
 
     Raises:
-        VmfError: VMF512 if OpenVINO is not installed, VMF513 if int8 does not run on this machine, VMF337 if the file is
-            no network of ours.
+        VmfError: VMF530 if OpenVINO is not installed, VMF531 if int8 does not run on this machine, VMF337 if the file
+            is no network of ours.
     """
 
     name = "openvino"
@@ -169,7 +169,7 @@ def _require(module: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise VmfError(
-            "VMF512",
+            "VMF530",
             subject=module,
             rule="this needs a package that is not installed",
             found=str(error),

@@ -34,7 +34,7 @@ def guard_int8(path: StrPath) -> None:
     Where it dies with AMX, AMX is switched off for this process, which must not have used OpenVINO before.
 
     Raises:
-        VmfError: VMF513 if it does not run at all.
+        VmfError: VMF531 if it does not run at all.
     """
     found = ""
     for environment in ({}, ISA_CAP):
@@ -43,7 +43,7 @@ def guard_int8(path: StrPath) -> None:
             os.environ.update(environment)
             return
     raise VmfError(
-        "VMF513",
+        "VMF531",
         subject=str(path),
         rule="int8 does not run on this processor",
         found=found,
@@ -55,7 +55,7 @@ def runs(path: Path, environment: dict[str, str]) -> tuple[int, str]:
     """Run a model once in a child process and return its exit code (0 is well) with what went wrong."""
     command = [sys.executable, "-c", _PROGRAM, str(path)]
     try:
-        done = subprocess.run(
+        done = subprocess.run(  # noqa: S603 - our own interpreter and program, the path is one argument
             command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=300, check=False
         )
     except subprocess.TimeoutExpired:

@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import nibabel as nib
 import numpy as np
 import numpy.typing as npt
-import torch
 from monai.data import MetaTensor
 from monai.utils import SpaceKeys
 
@@ -47,7 +46,7 @@ class Scan:
     header: VolumeHeader
     shape: tuple[int, ...]
     values: npt.NDArray[Any] | None = None
-    rules: ReadRules = ReadRules()
+    rules: ReadRules = field(default_factory=ReadRules)
 
     @classmethod
     def open(cls, image: Any, **rules: Any) -> Scan:
@@ -130,8 +129,7 @@ class Scan:
         if self.values is None:
             rules = {name: getattr(self.rules, name) for name in ("nan_to", "prefer", "allow_shear", "max_voxels")}
             volume = read_volume(self.header.path, number, **rules)
-            if number == 0:
-                warn_findings(volume.findings)
+            warn_findings(volume.findings)
             return to_metatensor(volume)
         array = self.values[..., number] if self.values.ndim == 4 else self.values
         real = np.array(array, dtype=np.float32)

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""How far a prediction can be trusted, from what the network itself says about the image.
+
+The signals of a volume are
+
+* ``log_likelihood``: mean over the positions that show anything of :math:`\log p(z)`, the likelihood of the features
+  under the vMF kernels, and ``log_likelihood_foreground``, its mean where the network found structures;
+* ``entropy``: mean over the found structures of :math:`-\sum_n p_n \log p_n / \log N`, with the sigmoids of the classes
+  normalized to one;
+* the measures of :mod:`vmfseg.inference.plausibility`.
+
+A model that is fitted on source validation, see :mod:`vmfseg.inference.calibration`, turns them into a predicted Dice;
+its coefficients have the signs that common sense asks for, so a better signal never lowers the prediction.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from vmfseg.inference.deploy import Explained
+from vmfseg.utils import VmfError, read_json, write_json
+from vmfseg.utils.io import StrPath
+
+__all__ = ["SIGNALS", "QualityModel", "SignalCollector", "worst_light"]
+
+#: Signals that the model uses, with the sign of their effect.
+SIGNALS = {
+    "log_likelihood": 1,
+    "log_likelihood_foreground": 1,
+    "entropy": -1,
+    "present": 1,
+    "connected": 1,
+    "enclosed": 1,
+    "adjacent": 1,
+    "continuous": 1,
+}
+#: Value of a signal that cannot be measured because the network found nothing: the worst.
+_ABSENT = {"entropy": 1.0}
+_LIGHTS = ("red", "amber", "green", "unknown")
+_FORMAT = "vmfseg-quality-1"
+
+
+class SignalCollector:
+    """Collect the signals of a volume batch by batch.
+
+    Example:
+        >>> collector = SignalCollector()
+        >>> out = Explained(torch.randn(2, 3, 8, 8), torch.rand(2, 5, 4, 4), torch.zeros(2, 1, 4, 4))
+        >>> collector.update(torch.rand(2, 1, 8, 8), out)
+        >>> sorted(collector.signals())
+        ['entropy', 'log_likelihood', 'log_likelihood_foreground']
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = dict.fromkeys(
+            ("all", "foreground", "likelihood", "inner", "pixels", "entropy"), 0.0
+        )
+        self._activations: torch.Tensor | None = None
+
+    def update(self, image: torch.Tensor, out: Explained) -> None:
+        """Add a batch: the slices as the network saw them, ``BCHW``, and what it returned."""
+        probabilities = out.logits.sigmoid()
+        probabilities = probabilities / probabilities.sum(dim=1, keepdim=True).clamp_min(1e-12)
+        found = out.logits.argmax(dim=1, keepdim=True) > 0
+        stride = image.shape[-1] // out.activations.shape[-1]
+        seen = F.max_pool2d(image.amax(dim=1, keepdim=True), stride) > 0
+        inner = F.max_pool2d(found.float(), stride) > 0
+        entropy = -(probabilities * probabilities.clamp_min(1e-12).log()).sum(dim=1, keepdim=True)
+        sums = self._sums
+        sums["all"] += float(seen.sum())
+        sums["likelihood"] += float(out.log_likelihood[seen].sum(dtype=torch.float64))
+        sums["foreground"] += float(inner.sum())
+        sums["inner"] += float(out.log_likelihood[inner].sum(dtype=torch.float64))
+        sums["pixels"] += float(found.sum())
+        sums["entropy"] += float(entropy[found].sum(dtype=torch.float64)) / math.log(out.logits.shape[1])
+        total = (out.activations * seen).sum(dim=(0, 2, 3), dtype=torch.float64)
+        self._activations = total if self._activations is None else self._activations + total
+
+    def signals(self) -> dict[str, float]:
+        """Return the signals so far; those of structures are left out where none was found."""
+        sums = self._sums
+        values: dict[str, float] = {}
+        if sums["all"]:
+            values["log_likelihood"] = sums["likelihood"] / sums["all"]
+        if sums["foreground"]:
+            values["log_likelihood_foreground"] = sums["inner"] / sums["foreground"]
+        if sums["pixels"]:
+            values["entropy"] = sums["entropy"] / sums["pixels"]
+        return values
+
+    def activations(self) -> list[float]:
+        """Return how much each kernel explains of the volume; sums to one."""
+        if self._activations is None or not self._sums["all"]:
+            return []
+        return [float(value) for value in self._activations / self._sums["all"]]
+
+
+@dataclass(frozen=True)
+class QualityModel:
+    r"""Predicted Dice :math:`\hat D = \operatorname{clip}(b + \sum_f w_f (s_f - m_f) / \sigma_f, 0, 1)`.
+
+    Attributes:
+        mean: :math:`m_f` of every signal on calibration volumes.
+        scale: :math:`\sigma_f`.
+        weights: :math:`w_f`, with the sign of :data:`SIGNALS`.
+        intercept: :math:`b`.
+        error: root mean square error on subjects that the fit did not see.
+        threshold: Dice below which a segmentation counts as failed.
+        volumes: how many volumes it was fitted on.
+        subjects: how many subjects.
+
+    Example:
+        >>> model = QualityModel({"entropy": 0.1}, {"entropy": 0.05}, {"entropy": -0.1}, 0.85, 0.05)
+        >>> model.predict({"entropy": 0.1}), model.light({"entropy": 0.1})
+        (0.85, 'green')
+        >>> model.light({"entropy": 0.2})
+        'red'
+    """
+
+    mean: dict[str, float]
+    scale: dict[str, float]
+    weights: dict[str, float]
+    intercept: float
+    error: float
+    threshold: float = 0.7
+    volumes: int = 0
+    subjects: int = 0
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, path: StrPath) -> QualityModel:
+        """Read ``quality.json`` of a bundle.
+
+        Raises:
+            VmfError: VMF338 if the file holds something else.
+        """
+        content = read_json(path)
+        try:
+            if content["format"] != _FORMAT:
+                raise ValueError(f"format {content['format']}")
+            model = cls(**content["model"])
+            numbers = [model.intercept, model.error, model.threshold, *model.mean.values(), *model.weights.values()]
+            if not all(math.isfinite(value) for value in numbers) or set(model.weights) - set(model.scale):
+                raise ValueError("numbers are missing or not finite")
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise VmfError(
+                "VMF338",
+                subject=str(path),
+                rule="the file must be a quality model of vmfseg",
+                found=str(error),
+                fix="train the bundle again, or remove the file to segment without predicted Dice",
+            ) from error
+        return model
+
+    def save(self, path: StrPath, **facts: Any) -> None:
+        """Write ``quality.json``; ``facts`` stand beside the model."""
+        write_json(path, {"format": _FORMAT, "model": asdict(self), **facts})
+
+    def predict(self, signals: Mapping[str, float]) -> float:
+        """Return the predicted Dice, the mean over the foreground classes."""
+        total = self.intercept
+        for name, weight in self.weights.items():
+            value = signals.get(name, _ABSENT.get(name, 0.0))
+            if name.startswith("log_likelihood") and name not in signals:
+                value = self.mean[name] - 3 * self.scale[name]
+            total += weight * (value - self.mean[name]) / self.scale[name]
+        return float(np.clip(total, 0.0, 1.0))
+
+    def light(self, signals: Mapping[str, float]) -> str:
+        """Return ``"red"`` where a failure is predicted, ``"green"`` where one is unlikely, else ``"amber"``.
+
+        Green asks for a prediction that exceeds the threshold by the error of the model.
+        """
+        predicted = self.predict(signals)
+        if predicted < self.threshold or not signals.get("present", 1.0):
+            return "red"
+        return "green" if predicted - self.error >= self.threshold else "amber"
+
+
+def worst_light(lights: list[str]) -> str:
+    """Return the most alarming of several lights.
+
+    Example:
+        >>> worst_light(["green", "amber"])
+        'amber'
+    """
+    return min(lights, key=_LIGHTS.index, default="unknown")

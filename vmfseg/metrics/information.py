@@ -20,6 +20,8 @@ __all__ = [
 
 Array = npt.NDArray[Any]
 
+_SMALL = 64
+
 
 def mutual_information(table: Array) -> float:
     """Return the mutual information in nats of a table of counts.
@@ -119,10 +121,17 @@ def average_precision(scores: Array, truth: Array) -> float | None:
 
 
 def _table(first: Array, second: Array) -> npt.NDArray[np.int64]:
-    rows, columns = (np.unique(np.ravel(codes), return_inverse=True)[1] for codes in (first, second))
+    rows, columns = (_codes(np.ravel(labels)) for labels in (first, second))
     width = int(columns.max()) + 1
     counts = np.bincount(rows * width + columns, minlength=(int(rows.max()) + 1) * width)
     return counts.reshape(-1, width).astype(np.int64)
+
+
+def _codes(labels: Array) -> npt.NDArray[np.intp]:
+    """Return small nonnegative numbers for labels; those that are small already stay (sorting them takes longest)."""
+    if labels.dtype.kind in "iu" and labels.size and labels.min() >= 0 and labels.max() < _SMALL:
+        return labels.astype(np.intp)
+    return np.asarray(np.unique(labels, return_inverse=True)[1], dtype=np.intp)
 
 
 def _entropy(probabilities: Array) -> float:

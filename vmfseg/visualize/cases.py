@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The part of a report that needs the network: pictures of cases, and what the kernels stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vmfseg.metrics import ActivationSample, ScoreRow, describe_channels, match_channels
+from vmfseg.utils import numpy_rng
+
+from .activations import (
+    TISSUE_GROUPS,
+    AnatomyTable,
+    ChannelLabel,
+    anatomy_table,
+    draw_confusion,
+    order_channels,
+)
+from .model import RunModel
+from .montage import draw_montage
+from .page import Page, picture
+from .views import SliceView, as_samples, view_volume, worst_slice
+
+__all__ = ["ScoredVolume", "add_pictures", "scored_volumes"]
+
+_FAINT = 0.05  # below this Dice, the best class of a kernel is none
+_MOST_VOLUMES = 8  # for the table of kernels and tissues; more change little and take time
+
+
+@dataclass(frozen=True)
+class ScoredVolume:
+    """The scores of one volume, all classes together."""
+
+    rows: tuple[ScoreRow, ...]
+
+    @property
+    def mean(self) -> float | None:
+        """Mean Dice over the classes that count."""
+        known = [row.dice for row in self.rows if row.dice is not None]
+        return float(np.mean(known)) if known else None
+
+    @property
+    def name(self) -> str:
+        """Subject with phase or frame, and the domain."""
+        first = self.rows[0]
+        moment = first.phase or ("" if first.frame is None else f"frame {first.frame}")
+        return " ".join(part for part in (first.subject, moment) if part) + f", domain {first.domain}"
+
+    @property
+    def remark(self) -> str:
+        """Which structures were missed or spurious."""
+        words = {"missed": "missed", "spurious": "spurious"}
+        found = {word: [r.class_name for r in self.rows if r.status == status] for status, word in words.items()}
+        return ", ".join(f"{word} {' '.join(names)}" for word, names in found.items() if names)
+
+
+def scored_volumes(rows: Sequence[ScoreRow]) -> list[ScoredVolume]:
+    """Group rows by volume, worst mean Dice first; volumes without any score come last."""
+    groups: dict[Any, list[ScoreRow]] = {}
+    for row in rows:
+        groups.setdefault(row.volume_key, []).append(row)
+    volumes = [ScoredVolume(tuple(groups[key])) for key in sorted(groups)]
+    return sorted(volumes, key=lambda volume: (volume.mean is None, volume.mean or 0.0))
+
+
+def add_pictures(page: Page, model: RunModel, volumes: Sequence[ScoredVolume], cases: int) -> None:
+    """Show the worst and the median volumes to the network again and put what it makes of them into the page.
+
+    Args:
+        page: what to add to.
+        model: network and data.
+        volumes: from :func:`scored_volumes`.
+        cases: how many worst cases.
+    """
+    rows = _rows_by_volume(model)
+    found = [(volume, rows[volume.rows[0].volume_key]) for volume in volumes if volume.rows[0].volume_key in rows]
+    if not found:
+        page.notes.append("None of the scored volumes is in the data, so there are no pictures of cases.")
+        return
+    if len(found) < len(volumes):
+        page.notes.append(f"{len(volumes) - len(found)} of {len(volumes)} scored volumes are not in the data.")
+    chosen = list(range(min(cases, len(found))))
+    median = len(found) // 2
+    wanted = {*chosen, *([median] if median not in chosen else []), *_spread(len(found), _MOST_VOLUMES)}
+    views = {k: view_volume(model.network, found[k][1], model.pixdim, model.image_size) for k in sorted(wanted)}
+    target = [view for k in sorted(views) for view in views[k]]
+    table, note = _anatomy(target, model.experiment.labels)
+    order = None if table is None else order_channels(table)
+    labels = model.experiment.labels
+    page.cases += [_case(found[k][0], worst_slice(views[k]), labels, order) for k in chosen]
+    if median not in chosen:
+        page.typical = _case(found[median][0], worst_slice(views[median]), labels, order)
+    if table is not None and order is not None:
+        page.confusion = picture(draw_confusion(table, order), "Share of each tissue that each kernel explains")
+        page.confusion_note = note
+        page.kernels, page.kernel_note = _kernels(model, as_samples(target), order)
+
+
+def _rows_by_volume(model: RunModel) -> dict[tuple[str, str, str, int], dict[str, Any]]:
+    experiment = model.experiment
+    rows = {}
+    for row in (*experiment.target, *experiment.validation, *experiment.labeled):
+        frame = row.get("frame")
+        names = str(row.get("domain", "all")), str(row["subject"]), str(row.get("phase") or "")
+        rows.setdefault((*names, -1 if frame is None else int(frame)), row)
+    return rows
+
+
+def _spread(count: int, most: int) -> list[int]:
+    return sorted({round(k) for k in np.linspace(0, count - 1, min(count, most))})
+
+
+def _case(
+    volume: ScoredVolume, view: SliceView, labels: Mapping[int, str], order: Sequence[ChannelLabel] | None
+) -> dict[str, Any]:
+    figures = ", ".join(
+        f"{row.class_name} {row.dice:.3f}" if row.dice is not None else f"{row.class_name} –" for row in volume.rows
+    )
+    mean = "undefined" if volume.mean is None else f"{volume.mean:.3f}"
+    facts = [f"mean Dice {mean} ({figures})", f"slice {view.index}, {view.wrong} wrong pixels of {view.pred.size}"]
+    if volume.remark:
+        facts.append(volume.remark)
+    alt = f"{volume.name}: image, truth, prediction, reconstruction and activation maps"
+    return {"title": volume.name, "facts": facts, "picture": picture(draw_montage(view, labels, order), alt)}
+
+
+def _anatomy(views: Sequence[SliceView], labels: Mapping[int, str]) -> tuple[AnatomyTable | None, str]:
+    tissues = as_samples(views, tissues=True)
+    how = (
+        "Which kernels explain which {what}: rows sum to 100 %, shares below 0.5 % are left blank, kernels stand in the "
+        "order of the maps above."
+    )
+    if tissues:
+        note = (
+            how.format(what="tissue") + " The phantom knows the tissue of every voxel, also those that no one labels."
+        )
+        return anatomy_table(tissues, TISSUE_GROUPS), note
+    samples = [sample for sample in as_samples(views) if sample.labels.any()]
+    if not samples:
+        return None, ""
+    groups = {name: [label] for label, name in labels.items() if label}
+    return anatomy_table(samples, groups), how.format(what="labelled structure")
+
+
+def _kernels(
+    model: RunModel, samples: Sequence[ActivationSample], order: Sequence[ChannelLabel]
+) -> tuple[list[dict[str, Any]], str]:
+    """Match channels to classes on labelled source subjects and judge them on the volumes of the report."""
+    source = model.experiment.labeled
+    picks = numpy_rng("calibration", 0).permutation(len(source))[:_MOST_VOLUMES]
+    seen = [view for k in sorted(picks) for view in _with_truth(model, source[k])]
+    calibration = as_samples(seen)
+    if not calibration or not samples:
+        return [], ""
+    names = {label: name for label, name in model.experiment.labels.items() if label}
+    figures = describe_channels(samples, match_channels(calibration, names))
+    rows = []
+    for entry in order:
+        channel = figures["channels"][entry.channel]
+        rows.append(
+            {
+                "channel": entry.channel,
+                "tissue": entry.name,
+                "soft_dice": entry.dice,
+                "best": channel["best_class_by_dice"] if (channel["dice"] or 0.0) >= _FAINT else None,
+                "dice": channel["dice"],
+                "information": channel["information"],
+                "meaningful": {True: "yes", False: "no", None: "–"}[channel["meaningful"]],
+                "purity": channel["purity"],
+                "coherence": channel["resultant_length"],
+                "compactness": channel["largest_piece"],
+                "usage": 100 * channel["usage"],
+            }
+        )
+    matched = figures["matched_dice"]
+    text = (
+        f"Thresholds and channels were chosen on {len({s.subject for s in calibration})} labelled source subjects and "
+        f"are judged on the {figures['n_subjects']} subjects of this report: matched Dice "
+        f"{'undefined' if matched is None else format(matched, '.3f')}. Information is the share of a class's entropy "
+        "that the map tells; a kernel is meaningful where it exceeds the 95th percentile with the labels of another "
+        "subject. Purity is corrected for prevalence; coherence is the mean resultant length of the features."
+    )
+    return rows, text
+
+
+def _with_truth(model: RunModel, row: Mapping[str, Any]) -> list[SliceView]:
+    return view_volume(model.network, row, model.pixdim, model.image_size, tissues=False)

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``report.html``: everything about a run in one file that opens from disk, worst cases first."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vmfseg.metrics import METRICS
+from vmfseg.utils import VmfError, atomic_write, find_vmf_error
+
+from .cases import ScoredVolume, add_pictures, scored_volumes
+from .curves import draw_boxes, draw_history
+from .model import load_run_model
+from .page import Page, flatten, picture
+from .run import RunFiles, open_run
+
+__all__ = ["build_report"]
+
+StrPath = str | os.PathLike[str]
+
+_LOG = logging.getLogger(__name__)
+_MEASURES = {"edv_ml": "EDV, ml", "esv_ml": "ESV, ml", "ef_percent": "ejection fraction, %"}
+
+
+def build_report(
+    run_dir: StrPath,
+    output: StrPath | None = None,
+    *,
+    dataset_dir: StrPath | None = None,
+    bundle: StrPath | None = None,
+    cases: int = 4,
+    overwrite: bool = False,
+) -> Path:
+    """Write the report of a run.
+
+    Figures, tables and curves come from the files of the run. For pictures of cases the network is rebuilt from the
+    bundle's config and a few volumes are shown to it again; where that cannot be done (no model, no data) the report
+    says why and shows the rest.
+
+    Args:
+        run_dir: output folder of a bundle after ``run training``, the bundle's own folder, or a folder that
+            ``vmfseg evaluate`` wrote.
+        output: the HTML file; default ``report.html`` in the folder of the figures.
+        dataset_dir: the data of the run; not needed for the phantom.
+        bundle: folder with ``configs/train.json``, if ``run_dir`` does not lie in it.
+        cases: how many worst cases to show; 0 shows none and needs neither model nor data.
+        overwrite: whether an existing report may be replaced.
+
+    Returns:
+        The file.
+
+    Raises:
+        ValueError: if ``cases`` is negative.
+        VmfError: VMF320 and VMF321 if ``run_dir`` holds no figures, VMF503 if the report exists.
+    """
+    if cases < 0:
+        raise ValueError(f"cases must be 0 or more, got {cases}.")
+    run = open_run(run_dir, bundle)
+    target = Path(output) if output is not None else run.folder / "report.html"
+    if target.exists() and not overwrite:
+        fix = "pass --overwrite or choose another output"
+        raise VmfError("VMF503", subject=str(target), rule="the output exists already", fix=fix)
+    volumes = scored_volumes(run.rows)
+    page = _page(run, volumes, _title(run, Path(run_dir)))
+    if cases:
+        _add_cases(page, run, volumes, cases, dataset_dir)
+    atomic_write(target, page.render(), overwrite=overwrite)
+    return target
+
+
+def _title(run: RunFiles, given: Path) -> str:
+    return str(run.manifest.get("bundle") or given.name or given.resolve().name)
+
+
+def _page(run: RunFiles, volumes: Sequence[ScoredVolume], title: str) -> Page:
+    summary, overall = run.summary, run.summary["overall"]
+    domains = ", ".join(summary["domains"])
+    counts = f"{_count(overall['n_volumes'], 'volume')} of {_count(overall['n_subjects'], 'subject')}"
+    page = Page(title=title, lead=f"Domain {domains}; {counts}, protocol {summary['protocol']}.")
+    page.notes += run.notes
+    page.notes += [str(line) for line in summary.get("inputs", {}).get("warnings", [])]
+    page.cards = _cards(summary, volumes)
+    page.class_names = list(summary["labels"].values())
+    page.classes = _classes(summary)
+    page.volumes = [_volume(volume, page.class_names) for volume in volumes]
+    page.cardiac = [
+        {"cavity": cavity, "measure": _MEASURES.get(name, name), **entry}
+        for cavity, measures in summary.get("cardiac", {}).get("summary", {}).items()
+        for name, entry in measures.items()
+    ]
+    page.reference = _reference(summary)
+    if any(row.dice is not None for row in run.rows):
+        page.boxes = picture(draw_boxes(run.rows), "Dice of each volume by domain and class")
+    if run.epochs:
+        selected = run.manifest.get("selection", {}).get("epoch")
+        page.history = picture(draw_history(run.epochs, selected), "Loss terms and validation Dice during training")
+    page.facts = _facts(run)
+    page.definitions = [(name, entry["unit"], entry["definition"]) for name, entry in summary["definitions"].items()]
+    page.policy = summary["policy"]
+    return page
+
+
+def _add_cases(
+    page: Page, run: RunFiles, volumes: Sequence[ScoredVolume], cases: int, dataset_dir: StrPath | None
+) -> None:
+    if run.bundle is None or run.model is None:
+        page.notes.append("There is no trained model beside these figures, so there are no pictures of cases.")
+        return
+    try:
+        model = load_run_model(run.bundle, run.model, run.manifest, dataset_dir)
+        if not model.same_data:
+            page.notes.append("The data is not the one of the run (checksums or split differ); pictures may differ.")
+        add_pictures(page, model, volumes, cases)
+    except (VmfError, RuntimeError) as error:
+        refusal = find_vmf_error(error)
+        if refusal is None:
+            raise
+        _LOG.warning("no pictures of cases: %s", refusal.render())
+        # the subject may be a path of this machine, which is nobody's business in a file that is passed on
+        reason = ": ".join(part for part in (refusal.rule, refusal.found) if part)
+        page.notes.append(f"No pictures of cases ({refusal.code}): {reason}.")
+
+
+def _cards(summary: Mapping[str, Any], volumes: Sequence[ScoredVolume]) -> list[tuple[str, str, bool]]:
+    entries = [entry["dice"] for entry in summary["overall"]["classes"].values()]
+    missed, spurious = (sum(entry[key] for entry in entries) for key in ("n_missed", "n_spurious"))
+    cards = [(_dice(summary["mean_dice"]), "mean Dice over classes", False)]
+    cards += [(_dice(e["dice"]["mean"]), f"Dice {name}", False) for name, e in summary["overall"]["classes"].items()]
+    known = [volume for volume in volumes if volume.mean is not None]
+    if known:
+        cards.append((_dice(known[0].mean), f"worst volume, {known[0].name}", False))
+    cards += [(str(missed), "structures missed", missed > 0), (str(spurious), "structures spurious", spurious > 0)]
+    return cards
+
+
+def _classes(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    groups = [(domain, group, False) for domain, group in summary["domains"].items()]
+    if len(groups) > 1:
+        groups.append(("all", summary["overall"], True))
+    return [
+        {"domain": domain, "name": name, "total": total, **{metric: entry[metric] for metric in METRICS}}
+        for domain, group, total in groups
+        for name, entry in group["classes"].items()
+    ]
+
+
+def _volume(volume: ScoredVolume, names: Sequence[str]) -> dict[str, Any]:
+    first = volume.rows[0]
+    by_class = {row.class_name: row for row in volume.rows}
+    return {
+        "domain": first.domain,
+        "subject": first.subject,
+        "phase": first.phase or ("" if first.frame is None else f"frame {first.frame}"),
+        "mean": volume.mean,
+        "dice": {name: by_class[name].dice if name in by_class else None for name in names},
+        "hd95": {name: by_class[name].hd95_mm if name in by_class else None for name in names},
+        "remark": volume.remark,
+    }
+
+
+def _reference(summary: Mapping[str, Any]) -> list[str]:
+    figures = summary.get("reference_figures")
+    if figures is None:
+        return []
+    lines = [
+        f"Reference figures, domain {domain}: slice_micro_dice {entry['slice_micro_dice']['mean']:.3f}, "
+        f"mask_set_distance {entry['mask_set_distance']['mean']:.2f}."
+        for domain, entry in figures["domains"].items()
+    ]
+    return [*lines, "mask_set_distance is the published “HD”: a root of a pixel count, no distance, no unit."]
+
+
+def _facts(run: RunFiles) -> list[tuple[str, list[tuple[str, str]]]]:
+    manifest = {key: value for key, value in run.manifest.items() if key not in ("versions", "settings", "sha256")}
+    groups = {
+        "Run": manifest,
+        "Settings": run.manifest.get("settings", {}),
+        "Versions": run.manifest.get("versions", {}),
+        "Checksums (SHA-256)": run.manifest.get("sha256", {}),
+    }
+    facts = [(title, flatten(values)) for title, values in groups.items() if values]
+    spacings = [
+        (" × ".join(f"{size:g}" for size in entry["spacing"]) + " mm", _count(entry["n_volumes"], "volume"))
+        for entry in run.summary.get("spacing_mm", [])
+    ]
+    return [*facts, ("Voxel sizes", spacings)] if spacings else facts
+
+
+def _dice(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"

@@ -4,6 +4,7 @@
 from .checkpoint import ModelSelection, RunCheckpoint, load_tensors, save_tensors
 from .finite import FiniteHandler
 from .gradient_clip import GradientClipHandler
+from .history import HistoryHandler
 from .progress import ProgressHandler
 from .scores import ScoresHandler
 from .tensorboard import RunWriter, scalar_terms
@@ -11,6 +12,7 @@ from .tensorboard import RunWriter, scalar_terms
 __all__ = [
     "FiniteHandler",
     "GradientClipHandler",
+    "HistoryHandler",
     "ModelSelection",
     "ProgressHandler",
     "RunCheckpoint",

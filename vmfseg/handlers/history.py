@@ -23,8 +23,8 @@ class HistoryHandler:
     """Write the mean of every loss term and the validation scores of each epoch to ``history.json``.
 
     ``{"format": "vmfseg-history-1", "epochs": [{"epoch": 1, "iteration": 25, "terms": {"loss": ...}, "validation":
-    {"val_mean_dice": ...}}, ...]}``; a value that is not finite is ``null``. The file is replaced in one step after each
-    epoch, so it can be read at any time. A resumed run goes on in it and drops what it does again.
+    {"val_mean_dice": ...}}, ...]}``; a value that is not finite is ``null``. The file is replaced in one step after
+    each epoch, so it can be read at any time. A resumed run goes on in it and drops what it does again.
 
     Args:
         path: the file.

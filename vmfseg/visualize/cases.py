@@ -102,7 +102,7 @@ def add_pictures(page: Page, model: RunModel, volumes: Sequence[ScoredVolume], c
 
 def _rows_by_volume(model: RunModel) -> dict[tuple[str, str, str, int], dict[str, Any]]:
     experiment = model.experiment
-    rows = {}
+    rows: dict[tuple[str, str, str, int], dict[str, Any]] = {}
     for row in (*experiment.target, *experiment.validation, *experiment.labeled):
         frame = row.get("frame")
         names = str(row.get("domain", "all")), str(row["subject"]), str(row.get("phase") or "")
@@ -131,8 +131,8 @@ def _case(
 def _anatomy(views: Sequence[SliceView], labels: Mapping[int, str]) -> tuple[AnatomyTable | None, str]:
     tissues = as_samples(views, tissues=True)
     how = (
-        "Which kernels explain which {what}: rows sum to 100 %, shares below 0.5 % are left blank, kernels stand in the "
-        "order of the maps above."
+        "Which kernels explain which {what}: rows sum to 100 %, shares below 0.5 % are left blank, kernels stand in "
+        "the order of the maps above."
     )
     if tissues:
         note = (

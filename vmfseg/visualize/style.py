@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import io
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,7 @@ def class_color(label: int) -> str:
     return _COLORS[(label - 1) % len(_COLORS)]
 
 
-def new_figure(width: float, height: float, layout: str | None = "constrained") -> Figure:
+def new_figure(width: float, height: float, layout: Literal["constrained"] | None = "constrained") -> Figure:
     """Return an empty figure of the house style, in inches; it is bound to no display."""
     figure = Figure(figsize=(width, height), facecolor="white", layout=layout)
     FigureCanvasAgg(figure)
@@ -38,11 +38,11 @@ def new_figure(width: float, height: float, layout: str | None = "constrained") 
 
 
 def png_bytes(figure: Figure, dpi: int = 110) -> bytes:
-    """Return a figure as PNG. The same figure gives the same bytes.
+    r"""Return a figure as PNG. The same figure gives the same bytes.
 
     Example:
         >>> png_bytes(new_figure(1, 1), dpi=10)[:4]
-        b'\\x89PNG'
+        b'\x89PNG'
     """
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=dpi, metadata={"Software": None})
@@ -50,9 +50,11 @@ def png_bytes(figure: Figure, dpi: int = 110) -> bytes:
 
 
 def upright(picture: Array) -> Array:
-    """Turn a slice ``HW`` (axes to the right and to the front or head) as radiologists look at it: patient's right on
+    """Turn a slice ``HW`` as radiologists look at it.
+
+    In slice space the axes point to the patient's right and to the front or head; on the screen the right side is on
     the left, front or head on top.
-    """  # fmt: skip
+    """
     return np.swapaxes(picture, 0, 1)[::-1, ::-1]
 
 

@@ -170,7 +170,7 @@ def _options(words: Sequence[str]) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    from fire.parser import DefaultParseValue
+    from fire.parser import DefaultParseValue  # type: ignore[import-untyped]
 
     return DefaultParseValue(text)
 

@@ -134,20 +134,18 @@ def publish_model(folder: Path, ckpt_dir: StrPath) -> None:
     """Copy the model of a finished stage to ``ckpt_dir``.
 
     A model that lies there and comes from no stage of this run's folder (one that was downloaded, say) is kept beside
-    as ``model.<checksum>.pt``.
+    as ``model.<checksum>.pt``, its manifest likewise.
     """
     target = Path(ckpt_dir)
-    known = {sha256_file(path) for path in folder.parent.glob("training-*/model.*")}
+    known = {sha256_file(path) for path in folder.parent.glob("training-*/*") if path.is_file()}
     for name in ("model.pt", "model.safetensors", "manifest.json"):
         there = target / name
-        if there.is_file() and name != "manifest.json":
-            digest = sha256_file(there)
-            if digest not in known:
-                kept = there.with_name(f"{there.stem}.{digest[:8]}{there.suffix}")
-                if not kept.exists():
-                    with atomic_path(kept, overwrite=False) as temporary:
-                        shutil.copyfile(there, temporary)
-                    say(f"{there} was not made by this run; it is kept as {kept.name}")
+        if there.is_file() and (digest := sha256_file(there)) not in known:
+            kept = there.with_name(f"{there.stem}.{digest[:8]}{there.suffix}")
+            if not kept.exists():
+                with atomic_path(kept, overwrite=False) as temporary:
+                    shutil.copyfile(there, temporary)
+                say(f"{there} was not made by this run; it is kept as {kept.name}")
         with atomic_path(there) as temporary:
             shutil.copyfile(folder / name, temporary)
 

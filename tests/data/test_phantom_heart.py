@@ -192,3 +192,28 @@ def test_vendors_come_in_turn():
     found = [(heart_protocol(i).vendor, heart_protocol(i).center) for i in range(24)]
     counts = {pair: found.count(pair) for pair in found}
     assert counts == {("A", 1): 6, ("B", 2): 3, ("B", 3): 3, ("C", 4): 6, ("D", 5): 6}
+
+
+def test_right_ventricle_above_the_mitral_plane_leaves_the_middle_free():
+    found = 0
+    for number in range(40):
+        heart = draw_heart(numpy_rng("outflow", number))
+        section = heart.section(heart.base - 3.0, 0.0)
+        assert not section.has_left
+        if section.has_right:
+            found += 1
+            assert section.core.min() > 0.5 * heart.radius
+            assert (section.rv > section.core + 0.5).mean() < 0.5
+    assert found > 5
+
+
+def test_heart_never_leaves_the_space_of_diastole_and_systole():
+    """The scanner paints only the box that both end phases span; every other phase must fit into it."""
+    for number in range(25):
+        heart = draw_heart(numpy_rng("box", number))
+        for w in np.linspace(heart.base - 10, heart.outer_apex, 7):
+            low, high = (np.array(heart.section(w, c).extent()) for c in (0.0, 1.0))
+            outer = np.where([True, False, True, False], np.minimum(low, high), np.maximum(low, high))
+            for c in (0.2, 0.5, 0.8):
+                beyond = (np.array(heart.section(w, c).extent()) - outer) * np.array([-1, 1, -1, 1])
+                assert beyond.max() < 1.5  # of the 3 mm that the box adds

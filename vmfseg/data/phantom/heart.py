@@ -50,11 +50,12 @@ _WIDEST = 0.28  # share of the long axis, from the base, where the ventricle is 
 class Section:
     """The surfaces of one slice at one time, each a table of radii in mm over the angle.
 
-    ``endo`` and ``epi`` bound the left ventricle, ``ridge`` is what trabeculae leave open of its cavity, ``rv`` and
-    ``rv_ridge`` are the same for the right ventricle (equal to ``epi`` where there is none), ``outside`` bounds the
-    fat around the heart.
+    ``endo`` and ``epi`` bound the left ventricle, ``ridge`` is what trabeculae leave open of its cavity. The right
+    ventricle lies between ``core`` (the outer wall of the left one, where there is one) and ``rv``, and ``rv_ridge`` is
+    what trabeculae leave open of it. ``outside`` bounds the fat around the heart.
     """
 
+    core: Floats
     endo: Floats
     ridge: Floats
     epi: Floats
@@ -64,6 +65,12 @@ class Section:
     papillary: tuple[tuple[float, float, float, float, float], ...]
     has_left: bool
     has_right: bool
+
+    def extent(self) -> tuple[float, float, float, float]:
+        """Return the box (left, right, top, bottom) around the axis that holds ventricles and fat, and 3 mm more."""
+        reach = self.outside + 3
+        u, v = reach * np.cos(_PHI), reach * np.sin(_PHI)
+        return float(u.min()), float(u.max()), float(v.min()), float(v.max())
 
 
 @dataclass(frozen=True)
@@ -140,11 +147,11 @@ class Heart:
         outer = np.maximum(epi if has_left else 0.0, np.where(thickness > 0.5, rv + 3.5, 0.0))
         mantle = 1 + 0.5 * np.cos(delta) + 0.35 * np.cos(3 * delta + self.ripple[1][2]) * np.cos(2 * delta + 2 * s)
         outside = outer + self.fat * mantle + groove * has_right
-        endo, ridge, epi, rv, rv_ridge, outside = (
-            x.astype(np.float32) for x in (endo, ridge, epi, rv, rv_ridge, outside)
+        core, endo, ridge, epi, rv, rv_ridge, outside = (
+            x.astype(np.float32) for x in (core, endo, ridge, epi, rv, rv_ridge, outside)
         )
         heads = self._papillaries(s, float(endo.mean()), has_left)
-        return Section(endo, ridge, epi, rv, rv_ridge, outside, heads, has_left, has_right)
+        return Section(core, endo, ridge, epi, rv, rv_ridge, outside, heads, has_left, has_right)
 
     def _rest(self, s: float, delta: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         oval = 1 + self.oval[0] * np.cos(2 * (delta - self.oval[1]))

@@ -27,7 +27,14 @@ _CAVITY = (_CODE["lv_blood"], _CODE["lv_trabeculae"])
 _CODES = max(tissue.code for tissue in TISSUES.values()) + 1
 _SLABS = 3  # sub-slices through the thickness
 _MARGIN = 8  # voxels at least that are simulated beyond the field of view, where k-space would wrap around
-_REACH = 118.0  # half width in mm of the box that holds the heart and the atria
+_ATRIA_FROM = -2.0  # the atria show from so many mm above the mitral plane
+#: Tissue, place, half axes and turn of the structures above the mitral plane, for a ventricle of 25 mm radius.
+_ATRIA = (
+    ("right_atrium_blood", (-50.0, 10.0), (25.0, 30.0), 0.3),
+    ("left_atrium_blood", (10.0, 14.0), (34.0, 24.0), 0.2),
+    ("right_atrium_blood", (-24.0, -36.0), (19.0, 15.0), 0.5),
+    ("aorta", (-11.0, -12.0), (14.5, 14.0), 0.0),
+)
 
 
 @dataclass(frozen=True)
@@ -187,7 +194,7 @@ class _Camera:
         points = points_of_voxels(still[None], self.samples)
         scene = mean_signal(points, where, self.table)
         ground = majority(points)
-        box, inner = self._box(u, v)
+        box, inner = self._box(u, v, depths, beats)
         polar = [self._polar(u[inner[0]], v[:, inner[1]], depth) for depth in depths]
         spins = np.repeat(scene[None], len(beats), axis=0)
         recorded = {}
@@ -209,16 +216,25 @@ class _Camera:
         counts = np.clip(np.rint(self.gain * image), 0, 32767).astype(np.int16)
         return np.moveaxis(counts[(slice(None), *self.view)], 0, -1), recorded
 
-    def _box(self, u: Floats, v: Floats) -> tuple[tuple[slice, slice], tuple[slice, slice]]:
-        at, n = self.heart.axis(0), self.samples
+    def _box(
+        self, u: Floats, v: Floats, depths: list[float], beats: list[float]
+    ) -> tuple[tuple[slice, slice], tuple[slice, slice]]:
+        """Return the voxels that the heart ever covers in this slice, and their points."""
+        sides: list[NDArray[np.float64]] = []
+        for depth in depths:
+            at = np.array(self.heart.axis(depth)).repeat(2)
+            boxes = [self.heart.section(depth, beat).extent() for beat in (min(beats), max(beats))]
+            if self.heart.base_at(max(beats)) - depth > _ATRIA_FROM:
+                boxes.append(_atria_extent(self.heart))
+            sides.extend(at + np.array(box) for box in boxes)
+        left, right, top, bottom = np.array(sides).T
+        n = self.samples
         found = []
-        for grid, middle in ((u.ravel(), at[0] - 18.0), (v.ravel(), at[1] - 4.0)):
-            near = np.flatnonzero(np.abs(grid[::n] - middle) < _REACH * 0.85)
-            found.append(slice(int(near[0]), int(near[-1]) + 1))
-        return (found[0], found[1]), (
-            slice(found[0].start * n, found[0].stop * n),
-            slice(found[1].start * n, found[1].stop * n),
-        )
+        for grid, low, high in ((u[::n, 0], left.min(), right.max()), (v[0, ::n], top.min(), bottom.max())):
+            first, last = np.searchsorted(grid, (low, high))
+            found.append(slice(max(0, int(first) - 1), int(last) + 1))
+        inner = [slice(part.start * n, part.stop * n) for part in found]
+        return (found[0], found[1]), (inner[0], inner[1])
 
     def _polar(self, u: Floats, v: Floats, w: float) -> tuple[Floats, Floats, Floats, NDArray[np.intp]]:
         at = self.heart.axis(w)
@@ -234,24 +250,24 @@ def _compose(
     section: Section = heart.section(w, beat)
     image = ground.copy()
     above = heart.base_at(beat) - w
-    reach = float(section.outside.max()) + 2
-    rows, cols = window(du, dv, (0.0, 0.0), (reach, reach))
+    left, right, top, bottom = section.extent()
+    middle, half = ((left + right) / 2, (top + bottom) / 2), ((right - left) / 2, (bottom - top) / 2)
+    rows, cols = window(du, dv, middle, half)
     view, near, r, angle = image[rows, cols], (du[rows], dv[:, cols]), r[rows, cols], angle[rows, cols]
     if section.has_left or section.has_right:
         outside = section.outside[angle]
         view[r < outside + 1.5] = _CODE["pericardium"]
         view[r < outside] = _CODE["epicardial_fat"]
-    if above > -2:
+    if above > _ATRIA_FROM:
         _atria(image, du, dv, heart, above, beat)
-    epi = section.epi[angle] if section.has_left else np.float32(0)
     if section.has_right:
-        rv = section.rv[angle]
-        hollow = (rv > epi + 0.5) & (r >= epi)
+        rv, core = section.rv[angle], section.core[angle]
+        hollow = (rv > core + 0.5) & (r >= core)
         view[hollow & (r < rv + 3.5)] = _CODE["rv_wall"]
         view[hollow & (r < rv)] = _CODE["rv_trabeculae"]
         view[hollow & (r < section.rv_ridge[angle])] = _CODE["rv_blood"]
     if section.has_left:
-        view[r < epi] = _CODE["lv_myocardium"]
+        view[r < section.epi[angle]] = _CODE["lv_myocardium"]
         view[r < section.endo[angle]] = _CODE["lv_trabeculae"]
         view[r < section.ridge[angle]] = _CODE["lv_blood"]
         for pu, pv, across, along, turn in section.papillary:
@@ -262,14 +278,15 @@ def _compose(
 def _atria(image: Tissues, du: Floats, dv: Floats, heart: Heart, above: float, beat: float) -> None:
     """Paint both atria, the aortic root and the outflow tract ``above`` mm over the mitral plane."""
     grow = float(np.clip(0.75 + above / 30, 0.5, 1.0)) * (1 + 0.08 * beat) * heart.radius / 25
-    parts = (
-        ("right_atrium_blood", (-50.0, 10.0), (25.0, 30.0), 0.3),
-        ("left_atrium_blood", (10.0, 14.0), (34.0, 24.0), 0.2),
-        ("right_atrium_blood", (-24.0, -36.0), (19.0, 15.0), 0.5),
-        ("aorta", (-11.0, -12.0), (14.5, 14.0), 0.0),
-    )
     unit = heart.radius / 25
     for border, tissue in ((6.0, "epicardial_fat"), (1.4, "atrial_wall"), (0.0, "")):
-        for name, at, half, turn in parts:
+        for name, at, half, turn in _ATRIA:
             size = (half[0] * grow + border, half[1] * grow + border)
             paint(image, du, dv, (at[0] * unit, at[1] * unit), size, turn, _CODE[tissue or name])
+
+
+def _atria_extent(heart: Heart) -> tuple[float, float, float, float]:
+    unit = 1.1 * heart.radius / 25
+    low = [min(at[k] - max(half) for _, at, half, _ in _ATRIA) * unit - 8 for k in (0, 1)]
+    high = [max(at[k] + max(half) for _, at, half, _ in _ATRIA) * unit + 8 for k in (0, 1)]
+    return low[0], high[0], low[1], high[1]

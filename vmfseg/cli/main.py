@@ -12,6 +12,7 @@ from rich.console import Console
 
 from vmfseg import __version__
 from vmfseg.cli.evaluate import evaluate
+from vmfseg.cli.export import export
 from vmfseg.cli.phantom import phantom
 from vmfseg.cli.report import report
 from vmfseg.cli.segment import segment
@@ -48,6 +49,7 @@ def _root(
 
 
 app.command("evaluate")(evaluate)
+app.command("export")(export)
 app.command("phantom")(phantom)
 app.command("report")(report)
 app.command("segment")(segment)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,6 +10,7 @@ import numpy as np
 import torch
 
 from vmfseg.inference.deploy import Explained, ExplainedNetwork, deploy, run_batch
+from vmfseg.inference.packages import require_package
 from vmfseg.inference.probe import guard_int8
 from vmfseg.networks import VMFNet
 from vmfseg.utils import VmfError, check_choice, read_json, sha256_file
@@ -66,7 +66,7 @@ class OnnxBackend:
     name = "onnx"
 
     def __init__(self, path: StrPath) -> None:
-        runtime = _require("onnxruntime")
+        runtime = require_package("onnxruntime")
         options = runtime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         try:
@@ -100,7 +100,7 @@ class OpenVINOBackend:
         if int8:
             guard_int8(path)
             self.name = "openvino-int8"
-        openvino = _require("openvino")
+        openvino = require_package("openvino")
         core = openvino.Core()
         # OpenVINO takes bfloat16 by itself where the processor claims to have it; some die of it
         options = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": torch.get_num_threads()}
@@ -162,19 +162,6 @@ def exported_file(name: str, weights: Path) -> Path:
             fix=order,
         )
     return path
-
-
-def _require(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise VmfError(
-            "VMF530",
-            subject=module,
-            rule="this needs a package that is not installed",
-            found=str(error),
-            fix="pip install 'vmfseg[export]', or use --backend torch",
-        ) from error
 
 
 def _check_outputs(path: StrPath, count: int) -> None:

@@ -13,7 +13,7 @@ __all__ = ["PHASES", "find_phases", "parse_frames"]
 
 #: Names of frames: the heart's cavity is largest at end-diastole and smallest at end-systole.
 PHASES = ("ED", "ES")
-_SMOOTH_FROM = 8
+_FILTER_FROM = 5
 
 
 def parse_frames(frames: str | Sequence[int | str] | None, num_frames: int) -> list[int | str] | None:
@@ -64,7 +64,8 @@ def parse_frames(frames: str | Sequence[int | str] | None, num_frames: int) -> l
 def find_phases(volumes: Sequence[float]) -> dict[str, int]:
     """Return the frames of largest (ED) and smallest (ES) volume of the cavity.
 
-    A cine is a loop, so from eight frames on the curve is smoothed over neighbours, the last frame beside the first.
+    From five frames on the curve is filtered by a median of three, so that one bad frame decides nothing; a cine is a
+    loop, the last frame lies beside the first. Among frames equal by that, the raw volume decides.
 
     Args:
         volumes: of the cavity, one for each frame.
@@ -73,7 +74,9 @@ def find_phases(volumes: Sequence[float]) -> dict[str, int]:
         >>> find_phases([100, 90, 60, 45, 50, 70, 85, 95, 99])
         {'ED': 0, 'ES': 3}
     """
-    curve = np.asarray(volumes, dtype=np.float64)
-    if len(curve) >= _SMOOTH_FROM:
-        curve = (np.roll(curve, 1) + 2 * curve + np.roll(curve, -1)) / 4
-    return {"ED": int(curve.argmax()), "ES": int(curve.argmin())}
+    raw = np.asarray(volumes, dtype=np.float64)
+    curve = raw
+    if len(raw) >= _FILTER_FROM:
+        curve = np.median([np.roll(raw, 1), raw, np.roll(raw, -1)], axis=0)
+    order = np.lexsort((raw, curve))
+    return {"ED": int(order[-1]), "ES": int(order[0])}

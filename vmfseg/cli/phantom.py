@@ -30,7 +30,8 @@ def phantom(
     size: Annotated[
         int | None,
         typer.Option(
-            help="Largest in-plane matrix over the same field of view. [default: the protocol's]", show_default=False
+            help="Largest in-plane matrix over the same field of view (default: the protocol's own).",
+            show_default=False,
         ),
     ] = _DEFAULTS.size,
     montage: Annotated[
@@ -41,9 +42,9 @@ def phantom(
 ) -> None:
     """Make a phantom data set with scanners from physics, and the true tissue of every voxel beside it.
 
-    OUT has the layout of the real release, so every command reads it like the real data. The same phantom is kept if
-    it is there already; another folder is never replaced.
-    """  # fmt: skip
+    OUT has the layout of the real release, so every command reads it like the real data.
+    The same phantom is kept if it is there already; a folder that is no phantom is never replaced.
+    """
     console = Console(stderr=True)
     if console.is_terminal:
         columns = (

@@ -95,12 +95,15 @@ def share(rows: Sequence[T], rank: int, world_size: int) -> list[T]:
     return list(rows[rank::world_size] if len(rows) >= world_size else rows)
 
 
-def wrap(network: torch.nn.Module, sync_batch_norm: bool = False) -> DistributedDataParallel:
+def wrap(
+    network: torch.nn.Module, sync_batch_norm: bool = False, find_unused_parameters: bool = False
+) -> DistributedDataParallel:
     """Return ``network`` as a module whose gradients are averaged over the processes.
 
     Args:
         network: on its device already.
         sync_batch_norm: take the statistics of batch norm over all processes (GPUs only).
+        find_unused_parameters: for trainers that freeze a part of the network.
 
     Raises:
         VmfError: VMF309 for synchronized batch norm on a CPU.
@@ -118,7 +121,9 @@ def wrap(network: torch.nn.Module, sync_batch_norm: bool = False) -> Distributed
         network = torch.nn.SyncBatchNorm.convert_sync_batchnorm(network)
     network.register_forward_hook(_join_outputs)
     return DistributedDataParallel(
-        network, device_ids=[place] if place.type == "cuda" else None, find_unused_parameters=True
+        network,
+        device_ids=[place] if place.type == "cuda" else None,
+        find_unused_parameters=find_unused_parameters,
     )
 
 

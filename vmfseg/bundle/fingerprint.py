@@ -34,6 +34,8 @@ OBSERVERS = frozenset(
         "MLFlowHandler",
         "StatsHandler",
         "TensorBoardStatsHandler",
+        "vmfseg.handlers.HistoryHandler",
+        "vmfseg.handlers.ListedOutputHandler",
         "vmfseg.handlers.ProgressHandler",
         "vmfseg.handlers.RunWriter",
     }

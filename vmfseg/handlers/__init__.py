@@ -7,12 +7,13 @@ from .gradient_clip import GradientClipHandler
 from .history import HistoryHandler
 from .progress import ProgressHandler
 from .scores import ScoresHandler
-from .tensorboard import RunWriter, scalar_terms
+from .tensorboard import ListedOutputHandler, RunWriter, scalar_terms
 
 __all__ = [
     "FiniteHandler",
     "GradientClipHandler",
     "HistoryHandler",
+    "ListedOutputHandler",
     "ModelSelection",
     "ProgressHandler",
     "RunCheckpoint",

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from ignite.engine import Engine, Events
 
 from vmfseg.utils.io import StrPath
 
-__all__ = ["RunWriter", "scalar_terms"]
+__all__ = ["ListedOutputHandler", "RunWriter", "scalar_terms"]
 
 
 def scalar_terms(output: Any) -> dict[str, float]:
@@ -31,6 +32,29 @@ def scalar_terms(output: Any) -> dict[str, float]:
         for key, value in item.items()
         if isinstance(value, float) or (isinstance(value, torch.Tensor) and value.ndim == 0)
     }
+
+
+class ListedOutputHandler:
+    """Put the output of an iteration into a list, as MONAI's logging handlers find it after decollating.
+
+    The trainers here do not decollate (nobody needs the single images, and a batch may have more images than labels),
+    but ``--tracking mlflow`` and ``StatsHandler`` look for the loss in the first item of a list. List it first.
+
+    Example:
+        >>> trainer = Engine(lambda engine, batch: {"loss": batch})
+        >>> ListedOutputHandler().attach(trainer)
+        >>> trainer.run([0.5]).output
+        [{'loss': 0.5}]
+    """
+
+    def attach(self, engine: Engine) -> None:
+        """Attach to a trainer."""
+        engine.add_event_handler(Events.ITERATION_COMPLETED, self)
+
+    def __call__(self, engine: Any) -> None:
+        """Put the output into a list, unless it is in one."""
+        if not isinstance(engine.state.output, list):
+            engine.state.output = [engine.state.output]
 
 
 class RunWriter:

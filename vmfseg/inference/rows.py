@@ -15,8 +15,8 @@ from vmfseg.utils import VmfError
 
 __all__ = ["find_rows", "rows_of_file"]
 
-#: Masks beside the images in the layouts of M&Ms and SCGM, and what this package writes.
-_MASK = re.compile(r"(_gt|-mask-r\d+|_seg)(\.nii|\.nii\.gz|\.nrrd|\.mha)$", re.IGNORECASE)
+#: Masks and factors beside the images in the layouts of M&Ms, SCGM and the phantom, and what this package writes.
+_MASK = re.compile(r"(_gt|[_-]factors|-mask-r\d+|_seg)(\.nii|\.nii\.gz|\.nrrd|\.mha)$", re.IGNORECASE)
 
 
 def find_rows(

@@ -60,6 +60,7 @@ def write_label(path: StrPath, label: npt.NDArray[Any], image: StrPath, *, overw
         out = nib.Nifti1Image(voxels, header.original_affine)
     else:
         fields = header.nifti.copy()
+        fields.extensions.clear()  # free text about the patient, perhaps
         fields.set_data_dtype(np.uint8)
         fields.set_data_shape(voxels.shape)
         fields.set_slope_inter(1.0, 0.0)

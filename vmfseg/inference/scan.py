@@ -156,7 +156,7 @@ def map_image(scan: Scan, values: npt.NDArray[Any], *, channels: bool = False) -
         ValueError: if the shape is not the scan's.
     """
     grid = values.shape[:-1] if channels else values.shape
-    if int(np.prod(grid)) != int(np.prod(scan.shape)) or tuple(grid[:3]) != scan.grid_shape:
+    if tuple(grid) not in (scan.shape, scan.header.shape):
         raise ValueError(f"values must lie on the grid {scan.shape} of the scan, got {values.shape}.")
     array = values.reshape((*scan.shape, values.shape[-1]) if channels else scan.shape)
     nifti = scan.header.nifti

@@ -53,6 +53,7 @@ class Recipe:
     weights: dict[str, float] = field(
         default_factory=lambda: {"dice": 1.0, "cross_entropy": 1.0, "reconstruction": 0.1, "clustering": 1.0}
     )
+    balanced: str = "none"
     augmentation: dict[str, Any] = field(default_factory=dict)
 
 
@@ -72,10 +73,15 @@ class PlainUNet(torch.nn.Module):
         super().__init__()
         self.unet = ReconstructionUNet(VMFEncoder(channels=channels))
         self.unet.out = torch.nn.Conv2d(channels[0], out_channels, kernel_size=1)
+        self.auxiliary = torch.nn.Conv2d(channels[0], out_channels, kernel_size=1)
 
     def forward(self, x: torch.Tensor, return_parts: bool = False) -> Any:
-        logits = self.unet(x)
-        return VMFParts(logits, logits, logits, logits.new_zeros(1, 1)) if return_parts else logits
+        maps = self.unet.encoder.pyramid(x)
+        logits = self.unet.out(self.unet.ups[0](maps[0], maps[1]))
+        if not return_parts:
+            return logits
+        direct = torch.nn.functional.interpolate(self.auxiliary(maps[0]), scale_factor=2.0, mode="bilinear")
+        return VMFParts(logits, logits, logits, logits.new_zeros(1, 1), auxiliary=direct)
 
 
 @dataclass
@@ -134,7 +140,7 @@ def heart_problem(target: str, seed: int, folder: str = "") -> Problem:
     experiment = prepare_experiment(
         "mnms", folder, target_domain=target, labeled_fraction=0.25, seed=0, phantom={"subjects": 24}, quiet=True
     )
-    return Problem(experiment, pixdim=2.0, size=96)
+    return Problem(experiment, pixdim=2.5, size=64)
 
 
 def cord_problem(target: str, seed: int, folder: str) -> Problem:
@@ -169,7 +175,7 @@ def train(problem: Problem, recipe: Recipe, seed: int) -> torch.nn.Module:
     count = 2 if recipe.method == "vmfpseudo" else 1
     networks = [_network(recipe, classes, seed + k).to(memory_format=torch.channels_last) for k in range(count)]
     augment = BatchAugment(**recipe.augmentation)
-    labeled = SliceLoader(problem.slices("labeled"), seed=seed, augment=augment)
+    labeled = SliceLoader(problem.slices("labeled"), seed=seed, augment=augment, balanced=recipe.balanced)
     unlabeled = SliceLoader(problem.slices("unlabeled"), seed=seed, augment=augment) if recipe.unlabeled else None
     steps = 25
     loader = InterleavedLoader(labeled, unlabeled, steps_per_epoch=steps, joint=recipe.joint and recipe.unlabeled)
@@ -213,6 +219,7 @@ def _network(recipe: Recipe, classes: int, seed: int) -> torch.nn.Module:
         last_activation=recipe.last_activation,
         hidden_channels=recipe.hidden_channels,
         reconstruct=bool(recipe.weights.get("reconstruction")),
+        auxiliary=bool(recipe.weights.get("auxiliary")),
         seed=seed,
     )
 

@@ -9,7 +9,7 @@ from monai.data import MetaTensor
 from monai.engines import SupervisedTrainer
 
 from vmfseg.handlers import FiniteHandler, GradientClipHandler
-from vmfseg.utils import VmfError, find_vmf_error
+from vmfseg.utils import VmfError, check_finite, find_vmf_error
 
 
 def _refusal(one):
@@ -66,6 +66,21 @@ def test_an_infinite_gradient_names_the_layer(trainer, line, clipped):
     assert "a gradient is not finite in iteration 1" in refusal.rule
     assert refusal.found == "layer weight"
     assert net.weight.item() == 1.0
+
+
+def test_a_layer_that_finds_it_first_is_quoted_and_other_errors_pass(trainer, line):
+    def loss(parts, *_args, **_kwargs):
+        check_finite("features", parts.logits / 0, "Lower the learning rate.")
+
+    refusal = _refusal(trainer(line(), loss=loss, train_handlers=[FiniteHandler()]))
+    assert refusal.found == "features must be finite, got 8 NaN or infinite values of 8"
+    assert refusal.subject == "B/s0/1/0, B/s0/1/1"
+
+    def broken(*_args, **_kwargs):
+        raise ValueError("something else")
+
+    with pytest.raises(ValueError, match="something else"):
+        trainer(line(), loss=broken, train_handlers=[FiniteHandler()]).run()
 
 
 def test_it_works_on_monais_trainer_and_names_files(line):

@@ -107,8 +107,8 @@ class Experiment:
         return lines
 
     def _dicts(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
-        part = Datalist(self.datalist.name, self.datalist.root, self.datalist.labels, tuple(rows))
-        return [{key: value for key, value in row.items() if value is not None} for row in part.to_dicts()]
+        dicts = self.datalist.to_dicts(rows)
+        return [{key: value for key, value in row.items() if value is not None} for row in dicts]
 
 
 def prepare_experiment(

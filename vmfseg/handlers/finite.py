@@ -31,6 +31,7 @@ class FiniteHandler:
         engine.add_event_handler(Events.ITERATION_STARTED, self._check_images)
         engine.add_event_handler(IterationEvents.LOSS_COMPLETED, self._check_loss)
         engine.add_event_handler(IterationEvents.BACKWARD_COMPLETED, self._check_gradients)
+        engine.add_event_handler(Events.EXCEPTION_RAISED, self._explain)
 
     def _check_images(self, engine: Any) -> None:
         images = engine.state.batch.get(Keys.IMAGE) if isinstance(engine.state.batch, Mapping) else None
@@ -56,6 +57,13 @@ class FiniteHandler:
                 continue
             layer = next(name for name, largest in gradients if not bool(torch.isfinite(largest)))
             self._refuse(engine, f"a gradient is not finite in iteration {engine.state.iteration}", f"layer {layer}")
+
+    def _explain(self, engine: Any, error: BaseException) -> None:
+        """Name the images where a layer found the NaN first (``check_finite`` of the kernels)."""
+        if isinstance(error, ValueError) and not isinstance(error, VmfError) and "must be finite" in str(error):
+            found = str(error).split(". ")[0]
+            self._refuse(engine, f"the network overflows in iteration {engine.state.iteration}", found)
+        raise error
 
     @staticmethod
     def _refuse(engine: Any, rule: str, found: str, only: Sequence[int] | None = None) -> None:

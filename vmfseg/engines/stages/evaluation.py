@@ -67,7 +67,10 @@ class EvaluationStage:
                     temporary.write_bytes((folder / name).read_bytes())
         say("")
         say(format_table(summary, plain=not sys.stdout.isatty()).rstrip())
-        say(f"mean Dice on the unseen domain: {summary['mean_dice']:.3f}")
+        if summary["mean_dice"] is None:
+            say("no mean Dice: the unseen domain has no label to compare with")
+        else:
+            say(f"mean Dice on the unseen domain: {summary['mean_dice']:.3f}")
         for what, path in {**self.mention, "figures": str(target / "metrics.json")}.items():
             say(f"{what}: {path}")
 

@@ -86,9 +86,7 @@ def replace(path, old, new):
             id="cell",
         ),
         pytest.param(
-            lambda f: (f / "metrics.csv").write_text(
-                (f / "metrics.csv").read_text().replace("missed,0.0", "missed,nan")
-            ),
+            lambda f: replace(f / "metrics.csv", "missed,0.0", "missed,nan"),
             "VMF321",
             "not finite",
             id="nan",

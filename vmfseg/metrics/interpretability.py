@@ -35,7 +35,7 @@ from vmfseg.utils import numpy_rng
 from .homogeneity import describe_homogeneity
 from .information import average_precision, equal_frequency_bins, information_share, partition_agreement
 from .labelmaps import foreground_labels
-from .samples import ActivationSample, by_subject, lattice_masks
+from .samples import ActivationSample, by_subject, fully_annotated, lattice_masks
 
 __all__ = ["ChannelMatch", "bootstrap_interval", "describe_channels", "match_channels"]
 
@@ -98,6 +98,9 @@ def match_channels(
 def describe_channels(samples: Sequence[ActivationSample], match: ChannelMatch, *, seed: int = 0) -> dict[str, Any]:
     """Judge matched channels on other subjects: numbers for a report, ``None`` where a figure is undefined.
 
+    A class that was not annotated in a subject is left out there. Purity, homology and partition speak of the background
+    too, so they take only subjects of which every class was drawn.
+
     Args:
         samples: slices of the subjects to report on, best of unseen domains.
         match: from :func:`match_channels` on source subjects.
@@ -107,9 +110,17 @@ def describe_channels(samples: Sequence[ActivationSample], match: ChannelMatch, 
         ``matched_dice`` (the headline, with its 95 % bootstrap interval), ``classes`` (per class: channel, Dice, AP,
         exclusivity), ``channels`` (per channel: best class by Dice and by information, homogeneity), ``n_meaningful``,
         ``partition`` and ``usage``.
+
+    Raises:
+        ValueError: if there is no sample, or no subject of which every class was annotated.
     """
     names = list(match.labels.values())
     groups = by_subject(samples)
+    complete = fully_annotated(groups, match.labels)
+    if not complete:
+        raise ValueError(
+            f"samples must hold a subject with all of {names} annotated, got none. Leave out classes that nobody drew."
+        )
     dice, precision, information = [], [], []
     for group in groups.values():
         activations, masks = _pooled(group, match.labels)
@@ -127,7 +138,7 @@ def describe_channels(samples: Sequence[ActivationSample], match: ChannelMatch, 
     matched = np.stack([per_subject[:, j, names.index(c)] for c, j in match.assignment.items()], axis=1)
     subject_scores = _nanmean(matched, axis=1)
     interval = bootstrap_interval(subject_scores, seed)
-    homogeneity = describe_homogeneity(groups, match.labels)
+    homogeneity = describe_homogeneity(complete, match.labels)
     classes = {}
     for index, name in enumerate(names):
         channel = match.assignment.get(name)
@@ -163,7 +174,7 @@ def describe_channels(samples: Sequence[ActivationSample], match: ChannelMatch, 
         "n_meaningful": None if None in flags else sum(bool(flag) for flag in flags),
         "classes": classes,
         "channels": channels,
-        "partition": _partition(groups, match.labels),
+        "partition": _partition(complete, match.labels),
         "usage": homogeneity["usage"],
         "intensity_homogeneity": homogeneity["intensity_homogeneity"],
         "mean_purity": homogeneity["mean_purity"],

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ActivationSample", "block_mean", "by_subject", "lattice_masks"]
+__all__ = ["ActivationSample", "block_mean", "by_subject", "fully_annotated", "lattice_masks"]
 
 Array = npt.NDArray[Any]
 
@@ -26,6 +26,7 @@ class ActivationSample:
         domain: scanner, vendor or site.
         image: ``HW`` intensities, for intensity homogeneity; optional.
         features: ``Fhw`` features, for coherence of directions; optional.
+        annotated: voxel values of the classes that were drawn in this subject; ``None`` for all.
 
     Raises:
         ValueError: if the shapes do not fit or the activations do not sum to one.
@@ -37,6 +38,7 @@ class ActivationSample:
     domain: str = "all"
     image: npt.NDArray[np.floating[Any]] | None = None
     features: npt.NDArray[np.floating[Any]] | None = None
+    annotated: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.activations.ndim != 3 or self.labels.ndim != 2:
@@ -85,6 +87,17 @@ def block_mean(image: Array, grid: tuple[int, int]) -> npt.NDArray[np.float64]:
 
 
 def lattice_masks(sample: ActivationSample, labels: Mapping[int, str]) -> npt.NDArray[np.bool_]:
-    """Return ``Chw``: the classes where they fill more than half of a lattice position."""
+    """Return ``Chw``: the classes where they fill more than half of a lattice position; none of those not annotated."""
     grid = sample.activations.shape[1], sample.activations.shape[2]
-    return np.stack([block_mean(sample.labels == label, grid) > 0.5 for label in labels])
+    drawn = [label for label in labels if sample.annotated is None or label in sample.annotated]
+    masks = [(block_mean(sample.labels == label, grid) > 0.5) & (label in drawn) for label in labels]
+    return np.stack(masks)
+
+
+def fully_annotated(groups: Mapping[str, list[ActivationSample]], labels: Mapping[int, str]) -> dict[str, list[Any]]:
+    """Return the subjects of which every class was drawn: only there is background known to be background."""
+    return {
+        name: group
+        for name, group in groups.items()
+        if all(sample.annotated is None or set(labels) <= set(sample.annotated) for sample in group)
+    }

@@ -38,6 +38,7 @@ class SliceView:
         domain: scanner, vendor or site.
         phase: ``"ED"``, ``"ES"`` or empty.
         index: number of the slice in its volume.
+        annotated: voxel values of the classes that were drawn, ``None`` for all.
     """
 
     image: Array
@@ -51,6 +52,7 @@ class SliceView:
     domain: str = "all"
     phase: str = ""
     index: int = 0
+    annotated: tuple[int, ...] | None = None
 
     @property
     def wrong(self) -> int:
@@ -93,6 +95,7 @@ def view_volume(
         if getattr(parts[0], name) is not None
     }
     reconstruction = joined.get("reconstruction")
+    drawn = row.get("annotated")
     views = []
     for k in range(len(image)):
         views.append(
@@ -108,6 +111,7 @@ def view_volume(
                 domain=str(row.get("domain", "all")),
                 phase=str(row.get("phase") or ""),
                 index=k,
+                annotated=None if drawn is None else tuple(int(label) for label in drawn),
             )
         )
     return views
@@ -150,6 +154,7 @@ def as_samples(views: Sequence[SliceView], *, tissues: bool = False) -> list[Act
                     domain=view.domain,
                     image=view.image,
                     features=view.features,
+                    annotated=None if tissues else view.annotated,
                 )
             )
     return samples

@@ -98,8 +98,8 @@ def match_channels(
 def describe_channels(samples: Sequence[ActivationSample], match: ChannelMatch, *, seed: int = 0) -> dict[str, Any]:
     """Judge matched channels on other subjects: numbers for a report, ``None`` where a figure is undefined.
 
-    A class that was not annotated in a subject is left out there. Purity, homology and partition speak of the background
-    too, so they take only subjects of which every class was drawn.
+    A class that was not annotated in a subject is left out there. Purity, homology and partition speak of
+    the background too, so they take only subjects of which every class was drawn.
 
     Args:
         samples: slices of the subjects to report on, best of unseen domains.

@@ -25,7 +25,7 @@ from vmfseg.data import (
 )
 from vmfseg.engines import CrossPseudoTrainer, SemiSupervisedTrainer, SliceBatchInferer
 from vmfseg.engines.stages import KernelStage, PretrainingStage
-from vmfseg.handlers import GradientClipHandler
+from vmfseg.handlers import GradientClipHandler, PolynomialDecayHandler
 from vmfseg.losses import VMFLoss
 from vmfseg.metrics import SegmentationScores
 from vmfseg.networks import ReconstructionUNet, VMFEncoder, VMFNet, VMFParts
@@ -40,21 +40,34 @@ class Recipe:
     method: str = "vmfnet"  # or unet, vmfpseudo
     iterations: int = 300
     learning_rate: float = 1e-3
-    decay: bool = True  # learning rate to zero, (1 - t)**0.9
+    decay: float = 0.9  # learning rate to zero, (1 - t)**0.9
     channels: tuple[int, ...] = (16, 32, 64, 128, 128)
     hidden_channels: int = 16
     num_kernels: int = 12
     kappa: float = 10.0
     last_activation: str = "none"
-    pretraining: int = 0
-    mixture: bool = False
+    level: int = 0
+    pretraining: int = 50
+    mixture: bool = True
     joint: bool = True
     unlabeled: bool = True
     weights: dict[str, float] = field(
         default_factory=lambda: {"dice": 1.0, "cross_entropy": 1.0, "reconstruction": 0.1, "clustering": 1.0}
     )
-    balanced: str = "none"
-    augmentation: dict[str, Any] = field(default_factory=dict)
+    balanced: str = "foreground"
+    augmentation: dict[str, Any] = field(
+        default_factory=lambda: {
+            "rotation": (-30.0, 30.0),
+            "integer_angles": False,
+            "flip": 0.0,
+            "scale": (0.85, 1.15),
+            "gamma": (0.7, 1.5),
+            "contrast": (0.75, 1.25),
+            "brightness": 0.1,
+            "bias_field": 0.3,
+            "noise": 0.05,
+        }
+    )
 
 
 METHODS = {
@@ -73,15 +86,10 @@ class PlainUNet(torch.nn.Module):
         super().__init__()
         self.unet = ReconstructionUNet(VMFEncoder(channels=channels))
         self.unet.out = torch.nn.Conv2d(channels[0], out_channels, kernel_size=1)
-        self.auxiliary = torch.nn.Conv2d(channels[0], out_channels, kernel_size=1)
 
     def forward(self, x: torch.Tensor, return_parts: bool = False) -> Any:
-        maps = self.unet.encoder.pyramid(x)
-        logits = self.unet.out(self.unet.ups[0](maps[0], maps[1]))
-        if not return_parts:
-            return logits
-        direct = torch.nn.functional.interpolate(self.auxiliary(maps[0]), scale_factor=2.0, mode="bilinear")
-        return VMFParts(logits, logits, logits, logits.new_zeros(1, 1), auxiliary=direct)
+        logits = self.unet(x)
+        return VMFParts(logits, logits, logits, logits.new_zeros(1, 1)) if return_parts else logits
 
 
 @dataclass
@@ -201,8 +209,7 @@ def train(problem: Problem, recipe: Recipe, seed: int) -> torch.nn.Module:
         trainer: Any = CrossPseudoTrainer(networks=networks, optimizers=optimizers, **arguments)
     else:
         trainer = SemiSupervisedTrainer(network=networks[0], optimizer=optimizers[0], **arguments)
-    if recipe.decay:
-        _decay(trainer, optimizers, recipe)
+    PolynomialDecayHandler(optimizers, recipe.decay).attach(trainer)
     trainer.run()
     return networks[0]
 
@@ -214,26 +221,14 @@ def _network(recipe: Recipe, classes: int, seed: int) -> torch.nn.Module:
     return VMFNet(
         out_channels=classes,
         channels=recipe.channels,
+        level=recipe.level,
         num_kernels=recipe.num_kernels,
         kappa=recipe.kappa,
         last_activation=recipe.last_activation,
         hidden_channels=recipe.hidden_channels,
         reconstruct=bool(recipe.weights.get("reconstruction")),
-        auxiliary=bool(recipe.weights.get("auxiliary")),
         seed=seed,
     )
-
-
-def _decay(trainer: Any, optimizers: list[Any], recipe: Recipe) -> None:
-    from ignite.engine import Events
-
-    def lower(engine: Any) -> None:
-        done = (engine.state.iteration - 1) / (engine.state.max_epochs * engine.state.epoch_length)
-        for optimizer in optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = recipe.learning_rate * (1 - done) ** 0.9
-
-    trainer.add_event_handler(Events.ITERATION_STARTED, lower)
 
 
 def _cords(folder: str) -> list[Path]:

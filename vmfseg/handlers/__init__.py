@@ -2,6 +2,7 @@
 """Handlers that plug into any MONAI or ignite engine."""
 
 from .checkpoint import ModelSelection, RunCheckpoint, load_tensors, save_tensors
+from .decay import PolynomialDecayHandler
 from .finite import FiniteHandler
 from .gradient_clip import GradientClipHandler
 from .history import HistoryHandler
@@ -15,6 +16,7 @@ __all__ = [
     "HistoryHandler",
     "ListedOutputHandler",
     "ModelSelection",
+    "PolynomialDecayHandler",
     "ProgressHandler",
     "RunCheckpoint",
     "RunWriter",

@@ -41,7 +41,6 @@ class VMFLoss(nn.Module):
     ``clustering``     :class:`VMFClusteringLoss` (Eq. 6)            nothing more
     ``presence``       :class:`PresenceLoss` (Eq. 7)                 parts.presence, presence labels
     ``cross_pseudo``   :class:`CrossPseudoLoss` (Eq. 12)             the partner's logits
-    ``auxiliary``      Dice + cross-entropy of parts.auxiliary       a label (ours, not the paper's)
     =================  ============================================  ===============================
 
     A batch without a label simply has no ``dice``: so one loss serves labelled and unlabelled batches and the engine
@@ -70,7 +69,7 @@ class VMFLoss(nn.Module):
         (['clustering', 'reconstruction'], ['clustering', 'dice', 'reconstruction'])
     """
 
-    TERMS = ("dice", "cross_entropy", "reconstruction", "clustering", "presence", "cross_pseudo", "auxiliary")
+    TERMS = ("dice", "cross_entropy", "reconstruction", "clustering", "presence", "cross_pseudo")
 
     def __init__(
         self,
@@ -137,11 +136,6 @@ class VMFLoss(nn.Module):
                 terms["dice"] = self.dice(logits, label, annotated)
             if weights.get("cross_entropy"):
                 terms["cross_entropy"] = self.cross_entropy(logits, label, annotated)
-            if weights.get("auxiliary"):
-                if parts.auxiliary is None:
-                    raise ValueError("auxiliary has a weight but the network has no such head. Use auxiliary=True.")
-                direct = parts.auxiliary[: label.shape[0]]
-                terms["auxiliary"] = self.dice(direct, label, annotated) + self.cross_entropy(direct, label, annotated)
         if weights.get("reconstruction"):
             if parts.reconstruction is None:
                 raise ValueError("reconstruction has a weight but the network has no composer. Use reconstruct=True.")

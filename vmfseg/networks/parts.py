@@ -19,7 +19,6 @@ class VMFParts(NamedTuple):
         kernels: ``JF``, unit directions.
         reconstruction: ``BCHW[D]``, the image recomposed from activations and kernels, or ``None``.
         presence: ``BK``, one value for each structure that may be present, or ``None``.
-        auxiliary: ``BNHW[D]``, logits read off the features directly (deep supervision), or ``None``.
     """
 
     logits: torch.Tensor
@@ -28,7 +27,6 @@ class VMFParts(NamedTuple):
     kernels: torch.Tensor
     reconstruction: Optional[torch.Tensor] = None  # noqa: UP045 - TorchScript
     presence: Optional[torch.Tensor] = None  # noqa: UP045 - TorchScript
-    auxiliary: Optional[torch.Tensor] = None  # noqa: UP045 - TorchScript
 
 
 @runtime_checkable

@@ -6,9 +6,7 @@ from contextlib import nullcontext
 from typing import Optional, Sequence, Union  # noqa: UP035 - TorchScript
 
 import torch
-from monai.networks.layers.factories import Conv
 from torch import nn
-from torch.nn import functional as F
 
 from vmfseg.utils.checks import check_choice
 from vmfseg.utils.seeds import seeded
@@ -53,9 +51,6 @@ class VMFNet(nn.Module):
         presence: where the presence head sits: ``"none"``, ``"activations"`` (one output: any foreground) or
             ``"masks"`` (one output for each foreground class).
         presence_channels: base width of the presence head; ``0`` takes the paper's.
-        auxiliary: add a 1 × 1 convolution from the features to the classes, which gives the encoder a direct gradient
-            in training and is not used otherwise (ours, not the paper's: the kernels then find features that
-            already tell the classes apart).
         encoder: any :class:`FeatureEncoder` instead of the U-Net; ``channels``, ``level`` and ``last_activation`` are
             then not used.
         seed: of the initial weights, independent of torch's global generator; ``None`` uses that one.
@@ -88,7 +83,6 @@ class VMFNet(nn.Module):
         raw_kernels: bool = False,
         presence: str = "none",
         presence_channels: int = 0,
-        auxiliary: bool = False,
         encoder: Optional[nn.Module] = None,  # noqa: UP045 - TorchScript
         seed: Optional[int] = None,  # noqa: UP045 - TorchScript
     ) -> None:
@@ -122,10 +116,6 @@ class VMFNet(nn.Module):
             elif presence == "masks":
                 presence_head = PresenceHead.on_masks(out_channels, spatial_dims=spatial_dims, **base)
             self.presence_head = presence_head
-            direct: Optional[nn.Module] = None  # noqa: UP045 - TorchScript
-            if auxiliary:
-                direct = Conv[Conv.CONV, spatial_dims](width, out_channels, kernel_size=1)
-            self.auxiliary = direct
 
     def forward(self, x: torch.Tensor, return_parts: bool = False) -> Union[torch.Tensor, VMFParts]:  # noqa: UP007
         """Return the logits of ``x``, or all parts."""
@@ -144,11 +134,7 @@ class VMFNet(nn.Module):
                 presence = self.presence_head(torch.sigmoid(logits[:, 1:]))
             else:
                 presence = self.presence_head(activations)
-        auxiliary: Optional[torch.Tensor] = None  # noqa: UP045 - TorchScript
-        if self.auxiliary is not None:
-            mode = "bilinear" if x.dim() == 4 else "trilinear"
-            auxiliary = F.interpolate(self.auxiliary(features), size=logits.shape[2:], mode=mode, align_corners=False)
-        return VMFParts(logits, features, activations, unit, reconstruction, presence, auxiliary)
+        return VMFParts(logits, features, activations, unit, reconstruction, presence)
 
 
 def _describe(encoder: nn.Module) -> tuple[int, int]:

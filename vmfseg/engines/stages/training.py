@@ -17,7 +17,7 @@ from vmfseg.data import SliceDataset
 from vmfseg.engines.stages.assignment import choose_assignment, kernel_table
 from vmfseg.engines.stages.runner import say
 from vmfseg.engines.stepping import run_to_end
-from vmfseg.handlers import ModelSelection, RunCheckpoint, load_tensors, save_tensors
+from vmfseg.handlers import ModelSelection, PolynomialDecayHandler, RunCheckpoint, load_tensors, save_tensors
 from vmfseg.networks import AssignmentHead
 from vmfseg.utils import VmfError, atomic_path, atomic_write, build_manifest, sha256_file, write_json
 from vmfseg.utils.io import StrPath
@@ -39,6 +39,7 @@ class TrainingStage:
         evaluators: engines of source validation with the network each evaluates, as ``[evaluator, network]`` pairs.
         ckpt_dir: folder of the model; empty for none.
         checkpoint_interval: epochs between two checkpoints.
+        decay_power: the learning rates fall to zero by :class:`vmfseg.handlers.PolynomialDecayHandler`; 0 keeps them.
         assignment_loader: labelled source slices, for networks whose kernels are assigned to classes.
         manifest: facts for the manifest.
         fingerprint: what decides the result.
@@ -59,6 +60,7 @@ class TrainingStage:
         ckpt_dir: StrPath = "",
         checkpoint_interval: int = 1,
         assignment_loader: Any = None,
+        decay_power: float = 0.0,
         manifest: Mapping[str, Any] | None = None,
         fingerprint: Mapping[str, Any] | None = None,
     ) -> None:
@@ -66,7 +68,8 @@ class TrainingStage:
         self.trainer, self.network, self.selection, self.state = trainer, network, selection, dict(state)
         self.evaluators, self.ckpt_dir, self.checkpoint_interval = list(evaluators), ckpt_dir, checkpoint_interval
         self.assignment_loader, self.manifest = assignment_loader, dict(manifest or {})
-        self.fingerprint = dict(fingerprint or {})
+        self.decay_power = decay_power
+        self.fingerprint = {"decay_power": decay_power, **(fingerprint or {})}
 
     def run(self, folder: Path, resume: bool) -> Sequence[str]:
         """Train and write the model."""
@@ -78,6 +81,9 @@ class TrainingStage:
             state["scaler"] = self.trainer.stepper.scaler
         checkpoint = RunCheckpoint(folder, state, self.checkpoint_interval)
         checkpoint.attach(self.trainer)
+        if self.decay_power:  # before a state is restored, so that the rates are those of the config
+            rates = [value for value in self.state.values() if isinstance(value, torch.optim.Optimizer)]
+            PolynomialDecayHandler(rates, self.decay_power).attach(self.trainer)
         if resume:
             checkpoint.restore(self.trainer)
         run_to_end(self.trainer)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ TINY: dict[str, object] = {
     "pixdim": 6.0,
     "batch_size": 8,
     "unlabeled_batch_size": 2,
-    "pretraining_iterations": 30,
+    "pretraining_iterations": 90,
     "max_iterations": 8,
     "epoch_length": 2,
 }
@@ -58,12 +59,18 @@ class BundleRun:
         config = self.bundle / "configs" / "train.json"
         return [*head, "--config_file", str(config), *(f"--{key}={value}" for key, value in options.items())]
 
-    def start(self, program: str = "monai", **more: object) -> subprocess.Popen[str]:
-        """Start a run in a process group of its own and return it."""
+    def start(self, program: str = "monai", file_limit: int | None = None, **more: object) -> subprocess.Popen[str]:
+        """Start a run in a process group of its own and return it; ``file_limit`` is the largest file it may write."""
+
+        def prepare() -> None:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background job would ignore Ctrl-C
+            if file_limit is not None:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
+
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
         return subprocess.Popen(
             self.command(program, more), cwd=self.bundle.parent, env=environment, text=True, start_new_session=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=prepare,
         )  # fmt: skip
 
     def run(self, program: str = "monai", **more: object) -> subprocess.CompletedProcess[str]:

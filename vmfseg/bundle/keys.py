@@ -137,7 +137,7 @@ def _refuse(name: str, found: str = "", fix: str = "check the id against the con
 
 def _list(what: str, names: Iterable[str]) -> str:
     public = sorted(name for name in names if not name.startswith("_"))
-    return f"{what}: {', '.join(public)}"
+    return f"{what}: {', '.join(public) or 'none'}"
 
 
 def _references(value: Any) -> Iterator[str]:

@@ -78,7 +78,11 @@ def train(
     if bundle.startswith("-"):
         raise VmfError("VMF111", subject=bundle, rule="BUNDLE must come first", fix="vmfseg train BUNDLE [OPTIONS]")
     overrides = {key: value for key, value in named.items() if value is not None}
-    train_bundle(bundle, {**_pairs(pairs or []), **_options(context.args), **overrides}, paper=paper)
+    try:
+        train_bundle(bundle, {**_pairs(pairs or []), **_options(context.args), **overrides}, paper=paper)
+    except KeyboardInterrupt:
+        typer.echo("interrupted; --resume goes on from the last checkpoint", err=True)
+        raise
 
 
 train.__doc__ = f"{inspect.cleandoc(train.__doc__ or '')}\n\n\b\n{_EXAMPLES}"

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""prepare_experiment: from a folder, or from nothing, to four parts that do not overlap."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vmfseg.data import Experiment, prepare_experiment
+from vmfseg.data.experiment import cache_folder
+from vmfseg.utils import VmfError
+
+LABELS = {"1": "LV", "2": "MYO", "3": "RV"}
+
+
+@pytest.fixture
+def scans(save_volume, scan, heart, tmp_path):
+    """Return a function that writes a folder of scans: (labelled subjects by domain, unlabelled ones)."""
+
+    def make(labeled: dict[str, int], unlabeled: dict[str, int] | None = None, label_map: bool = False) -> Path:
+        rows, number = [], 0
+        for with_label, counts in ((True, labeled), (False, unlabeled or {})):
+            for domain, count in counts.items():
+                for _ in range(count):
+                    number += 1
+                    name = f"scans/s{number:02d}"
+                    save_volume(f"{name}.nii.gz", scan(seed=number))
+                    row = {"image": f"s{number:02d}.nii.gz", "domain": domain, "subject": f"s{number:02d}"}
+                    if with_label:
+                        save_volume(f"{name}_gt.nii.gz", heart() * (85 if label_map else 1))
+                        row["label"] = f"s{number:02d}_gt.nii.gz"
+                    rows.append(row)
+        table = {"labels": LABELS, "rows": rows}
+        if label_map:
+            table["label_map"] = {"85": 1, "170": 2, "255": 3}
+        (tmp_path / "scans" / "scans.json").write_text(json.dumps(table))
+        return tmp_path / "scans"
+
+    return make
+
+
+def _subjects(rows):
+    return {row["subject"] for row in rows}
+
+
+def _prepare(folder: Path, target: str = "C", **kwargs) -> Experiment:
+    return prepare_experiment("folder", folder, target, **{"quiet": True, **kwargs})
+
+
+def test_the_parts_are_disjoint_and_only_the_right_ones_have_masks(scans):
+    experiment = _prepare(scans({"A": 4, "B": 4, "C": 2}, {"A": 1}), labeled_fraction=0.5)
+    parts = [experiment.labeled, experiment.unlabeled, experiment.validation, experiment.target]
+    people = [_subjects(part) for part in parts]
+    assert all(people)
+    assert sum(map(len, people)) == len(set().union(*people)) == 11
+    assert all("label" in row for part in (parts[0], parts[2], parts[3]) for row in part)
+    assert not any("label" in row for row in experiment.unlabeled + experiment.images)
+    assert {row["domain"] for row in experiment.target} == {"C"}
+    assert "C" not in {row["domain"] for part in parts[:3] for row in part}
+    assert all(Path(row["image"]).is_absolute() for part in parts for row in part)
+
+
+def test_images_are_all_training_images_once_and_weak_rows_have_masks(scans):
+    experiment = _prepare(scans({"A": 4, "B": 4, "C": 2}, {"A": 1}))
+    images = [row["image"] for row in experiment.images]
+    assert len(images) == len(set(images))
+    assert set(images) == {row["image"] for row in experiment.labeled + experiment.unlabeled}
+    assert _subjects(experiment.weak) == _subjects(experiment.labeled) | (_subjects(experiment.unlabeled) - {"s11"})
+    assert all("label" in row for row in experiment.weak)
+
+
+def test_classes_and_their_number_come_from_the_data(scans):
+    experiment = _prepare(scans({"A": 2, "C": 1}))
+    assert experiment.labels == {0: "background", 1: "LV", 2: "MYO", 3: "RV"}
+    assert experiment.num_classes == 4
+    assert not experiment.is_phantom
+
+
+def test_the_label_map_of_a_table_reaches_every_part(scans):
+    experiment = _prepare(scans({"A": 3, "B": 2, "C": 1}, label_map=True))
+    for part in (experiment.labeled, experiment.validation, experiment.target, experiment.weak):
+        assert all(row["label_map"] == {85: 1, 170: 2, 255: 3} for row in part)
+
+
+def test_empty_parts_are_replaced_and_said(scans, capsys):
+    experiment = _prepare(scans({"A": 1, "C": 1}), labeled_fraction=1.0, quiet=False)
+    out = capsys.readouterr().out
+    assert "source domains A (1 labelled, 0 unlabelled, 0 validation subjects), unseen domain C (1 subjects)" in out
+    assert out.count("stand in for them") == 1
+    assert out.count("the labelled images choose the model") == 1
+    assert _subjects(experiment.unlabeled) == _subjects(experiment.validation) == {"s01"}
+    assert not any("label" in row for row in experiment.unlabeled)
+
+
+def test_full_parts_say_one_line(scans, capsys):
+    _prepare(scans({"A": 4, "C": 1}), quiet=False)
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_the_fingerprint_follows_the_voxels_and_the_split_and_nothing_else(scans, save_volume, scan, tmp_path):
+    folder = scans({"A": 4, "B": 4, "C": 1})
+    first = _prepare(folder).fingerprint
+    assert _prepare(folder).fingerprint == first
+    other = _prepare(folder, labeled_fraction=0.25).fingerprint
+    assert (other["data"], other["split"] == first["split"]) == (first["data"], False)
+    moved = tmp_path / "moved"
+    folder.rename(moved)
+    assert _prepare(moved).fingerprint == first
+    moved.rename(folder)
+    save_volume("scans/s01.nii.gz", scan(seed=99))
+    changed = _prepare(folder).fingerprint
+    assert (changed["split"], changed["data"] == first["data"]) == (first["split"], False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "match"),
+    [
+        ({"dataset": "mnm"}, ValueError, "dataset must be one of mnms, scgm, folder, got 'mnm'. Did you mean 'mnms'?"),
+        ({"protocol": "papr"}, ValueError, "Did you mean 'paper'?"),
+        ({"dataset": "folder"}, VmfError, "a folder of your own scans is needed"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, error, match):
+    with pytest.raises(error) as caught:
+        prepare_experiment(**arguments)
+    assert match in str(caught.value)
+
+
+def test_the_cache_folder_can_be_chosen(monkeypatch, tmp_path):
+    monkeypatch.setenv("VMFSEG_CACHE", str(tmp_path / "mine"))
+    assert cache_folder() == tmp_path / "mine"
+    monkeypatch.delenv("VMFSEG_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "vmfseg"
+
+
+def test_without_a_folder_the_phantom_is_made_once_and_announced(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("VMFSEG_CACHE", str(tmp_path))
+    phantom = {"subjects": 4, "size": 32, "frames": 2, "workers": 1}
+    experiment = prepare_experiment(phantom=phantom, labeled_fraction=0.5)
+    line = capsys.readouterr().out.splitlines()[0]
+    assert line.startswith("no --dataset_dir given: using the built-in mnms phantom, ")
+    assert "--dataset_dir takes your data" in line
+    assert experiment.is_phantom
+    assert {row["domain"] for row in experiment.target} == {"D"}
+    folder = next(tmp_path.iterdir())
+    stamps = {path: path.stat().st_mtime_ns for path in folder.rglob("*.nii.gz")}
+    assert stamps
+    again = prepare_experiment(phantom=phantom, labeled_fraction=0.5, quiet=True)
+    assert again.fingerprint == experiment.fingerprint
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.nii.gz")} == stamps
+    assert all(np.isfinite(row["frame"]) for row in experiment.labeled)

@@ -47,6 +47,7 @@ def write_tiny_bundle(folder: Path, network: VMFNet, name: str = "vmfnet_mnms") 
     for config in ("inference.json", "train.json"):
         path = root / "configs" / config
         content = json.loads(path.read_text())
+        content["network_def"]["level"] = 1  # whatever the recipe has
         content.update(
             channels=[8, 16, 16], num_kernels=6, hidden_channels=8, image_size=SIZE, pixdim=PIXDIM, kappa=30.0,
             last_activation="relu",

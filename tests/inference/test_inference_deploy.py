@@ -23,6 +23,7 @@ def slices() -> torch.Tensor:
         pytest.param({}, id="vmfnet"),
         pytest.param({"reconstruct": False, "presence": "masks", "presence_channels": 2}, id="vmfweak"),
         pytest.param({"last_activation": "none", "threshold": 0.0}, id="reference-gate"),
+        pytest.param({"level": 0}, id="full-resolution"),
     ],
 )
 def test_deployed_logits_are_those_of_the_network(kwargs, slices):

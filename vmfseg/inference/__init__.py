@@ -3,7 +3,7 @@
 
 from .deploy import DeployedInferer, deploy
 from .export import ExportReport, export_bundle
-from .inputs import Job, plan_jobs
+from .inputs import Job, find_images, plan_jobs
 from .overlay import draw_overlay
 from .plausibility import plausibility
 from .predictor import FramePrediction, Prediction, Predictor
@@ -30,6 +30,7 @@ __all__ = [
     "deploy",
     "draw_overlay",
     "export_bundle",
+    "find_images",
     "find_rows",
     "label_path",
     "load_model",

@@ -17,12 +17,15 @@ from vmfseg.networks import VMFKernels, VMFNet, VMFParts, log_vmf_normalizer
 
 __all__ = ["DeployedInferer", "Explained", "ExplainedNetwork", "deploy", "even_size", "run_batch"]
 
+#: Parts of a network that no logit depends on.
+_TRAINING_ONLY = ("composer", "presence_head")
+
 
 def deploy(network: nn.Module) -> nn.Module:
     r"""Return a copy of a network for inference: same logits up to rounding, about half the time on a CPU.
 
-    Batch norm is folded into the convolution before it, :math:`W' = W \gamma / \sqrt{v + \epsilon}`; the composer and
-    the presence head are left out, since no logit depends on them; convolutions keep channels last. The copy is in eval
+    Batch norm is folded into the convolution before it, :math:`W' = W \gamma / \sqrt{v + \epsilon}`; composer and
+    presence head are left out, since no logit depends on them; convolutions keep channels last. The copy is in eval
     mode and its parameters need no gradient.
 
     Args:
@@ -36,7 +39,7 @@ def deploy(network: nn.Module) -> nn.Module:
         (True, True)
     """
     bare = getattr(network, "module", network)
-    parts = [getattr(bare, name, None) for name in ("composer", "presence_head")] if isinstance(bare, VMFNet) else []
+    parts = [getattr(bare, name) for name in _TRAINING_ONLY] if isinstance(bare, VMFNet) else []
     ready: Any = copy.deepcopy(bare, {id(part): None for part in parts if part is not None})  # known, so not copied
     ready.eval()
     for module in list(ready.modules()):

@@ -254,8 +254,8 @@ class Kill:
 )
 def test_a_killed_training_goes_on_bit_for_bit(tmp_path, iteration, fused):
     _training(tmp_path / "a", _net(), fused=fused)[0].run(tmp_path / "a" / "t", resume=False)
+    killed = _training(tmp_path / "b", _net(), handlers=[Kill(iteration)], fused=fused)[0]
     with pytest.raises(RuntimeError, match="killed"):
-        killed = _training(tmp_path / "b", _net(), handlers=[Kill(iteration)], fused=fused)[0]
         killed.run(tmp_path / "b" / "t", resume=False)
     _training(tmp_path / "b", _net(), fused=fused)[0].run(tmp_path / "b" / "t", resume=True)
     for name in ("model.safetensors", "manifest.json"):

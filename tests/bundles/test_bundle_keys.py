@@ -54,7 +54,7 @@ def test_keys_that_something_reads_are_accepted(key):
         ("train::loader::batch_sise", "Did you mean 'batch_size'?"),
         ("train#loader#batch_sise", "Did you mean 'batch_size'?"),
         ("net::num_kernel", "Did you mean 'num_kernels'?"),
-        ("trian::loader::batch_size", "Did you mean 'train'?"),
+        ("trainx::loader::batch_size", "Did you mean 'train'?"),
         ("zzzzzz", "keys there: inferer, kappa, loss_weights, net, seed, train"),
         ("train::handlers::1::name", "check the id against the config"),
         ("seed::value", "check the id against the config"),
@@ -129,7 +129,7 @@ def test_an_overlay_of_the_bundle_is_known(workflow):
     assert workflow("train.json", "paper.json").run()[1] == 9
 
 
-@pytest.mark.parametrize(("key", "near"), [("sise", "size"), ("datta", "data")])
+@pytest.mark.parametrize(("key", "near"), [("siize", "size"), ("datta", "data")])
 def test_a_workflow_with_a_misspelt_key_stops(workflow, key, near):
     with pytest.raises(RuntimeError) as caught:
         workflow(**{key: 5}).run()

@@ -65,6 +65,7 @@ def test_the_bar_gives_the_cursor_back(trainer, line, monkeypatch, fails):
     terminal = Terminal()
     monkeypatch.setattr("sys.stdout", terminal)
     monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
     one = trainer(line(), epochs=2, train_handlers=[ProgressHandler("training")])
     if fails:
         one.add_event_handler("ITERATION_COMPLETED", lambda _e: 1 / 0)
@@ -77,3 +78,8 @@ def test_the_bar_gives_the_cursor_back(trainer, line, monkeypatch, fails):
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1
     if not fails:
         assert "6/6" in text
+        plain = re.sub(r"\x1b\[[\d;]*m", "", text)  # colors
+        shown = re.sub(r"\x1b\[[?\d;]*[a-zA-Z]", "\n", plain).replace("\r", "\n").splitlines()
+        assert any("━" in part and "6/6" in part for part in shown)
+        assert any(part.strip().startswith("loss ") and "fit " in part for part in shown)  # below the bar, not beside
+        assert max(map(len, shown)) <= 80

@@ -1,19 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One moving line in a terminal, one plain line an epoch elsewhere."""
+"""A bar with the terms below it in a terminal, one plain line an epoch elsewhere."""
 
 from __future__ import annotations
 
 import atexit
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from ignite.engine import Engine, Events
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 __all__ = ["ProgressHandler"]
+
+
+class _BarAndTerms(Progress):
+    """The terms have a line of their own: beside the bar they would not fit 80 columns."""
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        yield self.make_tasks_table(self.tasks)
+        for task in self.tasks:
+            yield Text(f"  {task.fields['terms']}", style="dim")
 
 
 class ProgressHandler:
@@ -48,8 +59,9 @@ class ProgressHandler:
                 TextColumn("{task.description}"),
                 BarColumn(24),
                 TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+                TimeRemainingColumn(),
             )
-            self._bar = Progress(*columns, TextColumn("{task.fields[terms]}"), TimeRemainingColumn(), console=Console())
+            self._bar = _BarAndTerms(*columns, console=Console())
             self._bar.start()
             atexit.register(self._bar.stop)  # an interrupted run must give the cursor back
             total = engine.state.max_epochs * engine.state.epoch_length
@@ -81,6 +93,8 @@ class ProgressHandler:
                 f"{spent:.0f} s, {left:.0f} s left\n"
             )
             sys.stdout.flush()
+        if self._bar is not None:
+            self._bar.update(self._task, terms=self._terms())
         self._sums = {}
 
     def _terms(self) -> str:

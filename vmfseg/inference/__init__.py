@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Volumes in, labels on the same grid out, with an honest word on trust; and the network for other runtimes."""
 
+from .calibration import CalibrationStage, calibrate_quality
 from .deploy import DeployedInferer, deploy
 from .export import ExportReport, export_bundle
 from .inputs import Job, find_images, plan_jobs
@@ -10,12 +11,15 @@ from .predictor import FramePrediction, Prediction, Predictor
 from .quality import QualityModel
 from .rows import find_rows, rows_of_file
 from .segment import SegmentOptions, SegmentResult, segment_files
+from .shift import ShiftReference, ShiftReport, SubjectStatistics
 from .spec import BundleSpec
+from .survey import shift_groups
 from .weights import ModelLoader, load_model
 from .writer import SaveLabeld, label_path, write_label
 
 __all__ = [
     "BundleSpec",
+    "CalibrationStage",
     "DeployedInferer",
     "ExportReport",
     "FramePrediction",
@@ -27,6 +31,10 @@ __all__ = [
     "SaveLabeld",
     "SegmentOptions",
     "SegmentResult",
+    "ShiftReference",
+    "ShiftReport",
+    "SubjectStatistics",
+    "calibrate_quality",
     "deploy",
     "draw_overlay",
     "export_bundle",
@@ -38,5 +46,6 @@ __all__ = [
     "plausibility",
     "rows_of_file",
     "segment_files",
+    "shift_groups",
     "write_label",
 ]

@@ -7,7 +7,9 @@ The signals of a volume are
   under the vMF kernels, and ``log_likelihood_foreground``, its mean where the network found structures;
 * ``entropy``: mean over the found structures of :math:`-\sum_n p_n \log p_n / \log N`, with the sigmoids of the classes
   normalized to one;
-* the measures of :mod:`vmfseg.inference.plausibility`.
+* the measures of :mod:`vmfseg.inference.plausibility`;
+* ``image_mean``, ``image_contrast`` and ``image_roughness`` of the normalized slices, which only the alarm of
+  :mod:`vmfseg.inference.shift` uses.
 
 A model that is fitted on source validation, see :mod:`vmfseg.inference.calibration`, turns them into a predicted Dice;
 its coefficients have the signs that common sense asks for, so a better signal never lowers the prediction.
@@ -16,6 +18,7 @@ its coefficients have the signs that common sense asks for, so a better signal n
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -55,13 +58,11 @@ class SignalCollector:
         >>> out = Explained(torch.randn(2, 3, 8, 8), torch.rand(2, 5, 4, 4), torch.zeros(2, 1, 4, 4))
         >>> collector.update(torch.rand(2, 1, 8, 8), out)
         >>> sorted(collector.signals())
-        ['entropy', 'log_likelihood', 'log_likelihood_foreground']
+        ['entropy', 'image_contrast', 'image_mean', 'image_roughness', 'log_likelihood', 'log_likelihood_foreground']
     """
 
     def __init__(self) -> None:
-        self._sums: dict[str, float] = dict.fromkeys(
-            ("all", "foreground", "likelihood", "inner", "pixels", "entropy"), 0.0
-        )
+        self._sums: defaultdict[str, float] = defaultdict(float)
         self._activations: torch.Tensor | None = None
 
     def update(self, image: torch.Tensor, out: Explained) -> None:
@@ -74,6 +75,7 @@ class SignalCollector:
         inner = F.max_pool2d(found.float(), stride) > 0
         entropy = -(probabilities * probabilities.clamp_min(1e-12).log()).sum(dim=1, keepdim=True)
         sums = self._sums
+        self._add_image(image)
         sums["all"] += float(seen.sum())
         sums["likelihood"] += float(out.log_likelihood[seen].sum(dtype=torch.float64))
         sums["foreground"] += float(inner.sum())
@@ -83,12 +85,23 @@ class SignalCollector:
         total = (out.activations * seen).sum(dim=(0, 2, 3), dtype=torch.float64)
         self._activations = total if self._activations is None else self._activations + total
 
+    def _add_image(self, image: torch.Tensor) -> None:
+        shown = image > 0
+        rough = (image - F.avg_pool2d(image, 3, stride=1, padding=1)).abs()
+        for name, value in (("shown", shown), ("mean", image), ("square", image**2), ("rough", rough * shown)):
+            self._sums[name] += float(value.sum(dtype=torch.float64))
+
     def signals(self) -> dict[str, float]:
         """Return the signals so far; those of structures are left out where none was found."""
         sums = self._sums
         values: dict[str, float] = {}
         if sums["all"]:
             values["log_likelihood"] = sums["likelihood"] / sums["all"]
+        if sums["shown"]:
+            mean = sums["mean"] / sums["shown"]
+            values["image_mean"] = mean
+            values["image_contrast"] = math.sqrt(max(0.0, sums["square"] / sums["shown"] - mean**2))
+            values["image_roughness"] = sums["rough"] / sums["shown"]
         if sums["foreground"]:
             values["log_likelihood_foreground"] = sums["inner"] / sums["foreground"]
         if sums["pixels"]:

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""Is this scanner one that the model knows? A test of what scans look like to the network, subject by subject.
+
+Of every subject a few statistics are kept: log-likelihood, entropy, the share of the image that each kernel explains
+(as :math:`\arcsin\sqrt{a}`, whose spread does not depend on the share), and three of the intensities alone. With source
+subjects of domain :math:`d`, their mean :math:`\mu_d`, the spread :math:`s` of subjects within domains, :math:`n` new
+subjects with mean :math:`\bar x` and :math:`m_d` source subjects,
+
+.. math:: Q_d = \frac1K \sum_k \frac{(\bar x_k - \mu_{dk})^2}{s_k^2 (1/n + 1/m_d)} .
+
+How large :math:`Q_d` gets without any shift is found by drawing subjects again from the source, with the uncertainty of
+:math:`s` itself. The scanner is new if it differs from *every* source domain: the p-value is the largest over domains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vmfseg.inference.predictor import FramePrediction
+from vmfseg.utils import VmfError, numpy_rng, read_json, write_json
+from vmfseg.utils.io import StrPath
+
+__all__ = ["ShiftReference", "ShiftReport", "SubjectStatistics", "volume_statistics"]
+
+_FORMAT = "vmfseg-shift-1"
+_DRAWS = 4000
+_MIN_FREEDOM = 3
+_FLOOR = 1e-4
+
+
+def volume_statistics(frame: FramePrediction) -> dict[str, float]:
+    """Return the statistics of one segmented volume."""
+    kept = ("log_likelihood", "entropy", "image_mean", "image_contrast", "image_roughness")
+    values = {name: value for name, value in frame.signals.items() if name in kept}
+    for number, share in enumerate(frame.kernel_shares):
+        values[f"kernel {number}"] = float(np.arcsin(np.sqrt(np.clip(share, 0.0, 1.0))))
+    return values
+
+
+@dataclass(frozen=True)
+class SubjectStatistics:
+    """Statistics of one subject.
+
+    Attributes:
+        values: by name.
+        domain: scanner, vendor or site.
+    """
+
+    values: dict[str, float]
+    domain: str = ""
+
+    @classmethod
+    def average(cls, volumes: Sequence[Mapping[str, float]], domain: str = "") -> SubjectStatistics:
+        """Return the means over the volumes of a subject."""
+        names = sorted({name for volume in volumes for name in volume})
+        return cls({n: float(np.mean([v[n] for v in volumes if n in v])) for n in names}, domain)
+
+
+@dataclass(frozen=True)
+class ShiftReport:
+    """Whether scans come from a scanner that the model does not know.
+
+    Attributes:
+        new: the verdict; ``None`` if there are too few source subjects to tell.
+        p_value: how often source subjects differ as much by chance.
+        alpha: at which the verdict is made.
+        subjects: how many new subjects.
+        nearest: the source domain that they resemble most.
+        distance: :math:`Q` to that domain; about 1 without a shift.
+        moved: the statistics that moved most against that domain, in standard errors.
+    """
+
+    new: bool | None
+    p_value: float
+    alpha: float
+    subjects: int
+    nearest: str
+    distance: float
+    moved: dict[str, float]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class ShiftReference:
+    """What source scans look like to the network.
+
+    Attributes:
+        names: of the statistics.
+        values: one row for each source subject.
+        domains: of the subjects.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> def scanner(shift, count, domain=""):
+        ...     return [SubjectStatistics({"a": float(x), "b": float(y)}, domain)
+        ...             for x, y in rng.normal(shift, 1, (count, 2))]
+        >>> source = ShiftReference.from_subjects(scanner(0, 8, "A") + scanner(5, 8, "B"))
+        >>> source.compare(scanner(5, 6)).new, source.compare(scanner(-6, 6)).new
+        (False, True)
+    """
+
+    names: tuple[str, ...]
+    values: tuple[tuple[float, ...], ...]
+    domains: tuple[str, ...]
+
+    @classmethod
+    def from_subjects(cls, subjects: Sequence[SubjectStatistics]) -> ShiftReference:
+        """Take the statistics that all subjects have."""
+        shared = set.intersection(*(set(subject.values) for subject in subjects)) if subjects else set()
+        names = tuple(sorted(shared))
+        rows = tuple(tuple(subject.values[name] for name in names) for subject in subjects)
+        return cls(names, rows, tuple(subject.domain for subject in subjects))
+
+    @classmethod
+    def load(cls, path: StrPath) -> ShiftReference:
+        """Read ``shift.json`` of a bundle.
+
+        Raises:
+            VmfError: VMF341 if the file holds something else.
+        """
+        content = read_json(path)
+        try:
+            if content["format"] != _FORMAT:
+                raise ValueError(f"format {content['format']}")
+            rows = tuple(tuple(float(value) for value in row) for row in content["values"])
+            reference = cls(tuple(content["names"]), rows, tuple(content["domains"]))
+            table = np.array(reference.values, dtype=np.float64).reshape(len(rows), -1)
+            if table.shape != (len(reference.domains), len(reference.names)) or not np.isfinite(table).all():
+                raise ValueError("the table has gaps")
+        except (KeyError, TypeError, ValueError) as error:
+            raise VmfError(
+                "VMF341",
+                subject=str(path),
+                rule="the file must hold source statistics of vmfseg",
+                found=str(error),
+                fix="train the bundle again with its calibration stage",
+            ) from error
+        return reference
+
+    def save(self, path: StrPath) -> None:
+        """Write ``shift.json``; it names domains and no subject."""
+        write_json(path, {"format": _FORMAT, **asdict(self)})
+
+    def compare(self, subjects: Sequence[SubjectStatistics], alpha: float = 0.05, seed: int = 0) -> ShiftReport:
+        """Test whether new subjects differ from every source domain.
+
+        Args:
+            subjects: scans of one scanner, one entry a subject.
+            alpha: how often a known scanner may be called new.
+            seed: of the draws.
+
+        Raises:
+            ValueError: no subject, no statistic in common, or ``alpha`` outside (0, 1).
+        """
+        if not 0 < alpha < 1:
+            raise ValueError(f"alpha must lie between 0 and 1, got {alpha}. 0.05 allows one false alarm in twenty.")
+        names = [name for name in self.names if all(name in subject.values for subject in subjects)]
+        if not subjects or not names:
+            raise ValueError(
+                f"subjects must share statistics with the source, got {len(subjects)} subjects, none common."
+            )
+        columns = [self.names.index(name) for name in names]
+        table = np.array(self.values, dtype=np.float64)[:, columns]
+        new = np.array([[subject.values[name] for name in names] for subject in subjects])
+        domains = np.array(self.domains)
+        groups = list(dict.fromkeys(self.domains))
+        means = {group: table[domains == group].mean(axis=0) for group in groups}
+        residuals = table - np.array([means[group] for group in self.domains])
+        freedom = len(table) - len(groups)
+        if freedom < _MIN_FREEDOM:
+            return ShiftReport(None, 1.0, alpha, len(subjects), "", 0.0, {})
+        spread = np.maximum(np.sqrt((residuals**2).sum(axis=0) / freedom), _FLOOR)
+        rng = numpy_rng(seed, "shift")
+        tests = {}
+        for group in groups:
+            count = int((domains == group).sum())
+            error = spread * np.sqrt(1 / len(new) + 1 / count)
+            moved = (new.mean(axis=0) - means[group]) / error
+            distance = float((moved**2).mean())
+            null = _null(residuals / spread * np.sqrt(len(table) / freedom), len(new), count, freedom, rng)
+            p_value = float((1 + (null >= distance).sum()) / (1 + len(null)))
+            tests[group] = (p_value, distance, moved)
+        nearest = max(groups, key=lambda group: (tests[group][0], -tests[group][1]))
+        p_value, distance, moved = tests[nearest]
+        largest = np.argsort(-np.abs(moved))[:5]
+        return ShiftReport(
+            new=p_value < alpha,
+            p_value=p_value,
+            alpha=alpha,
+            subjects=len(subjects),
+            nearest=nearest,
+            distance=round(distance, 3),
+            moved={names[k]: round(float(moved[k]), 2) for k in largest},
+        )
+
+
+def _null(
+    residuals: npt.NDArray[np.float64], new: int, known: int, freedom: int, rng: np.random.Generator
+) -> npt.NDArray[np.float64]:
+    """Return draws of :math:`Q` without a shift: new and known subjects both taken from the source's residuals."""
+    picks = rng.integers(0, len(residuals), (_DRAWS, new + known))
+    drawn = residuals[picks]
+    difference = drawn[:, :new].mean(axis=1) - drawn[:, new:].mean(axis=1)
+    scale = freedom / rng.chisquare(freedom, _DRAWS)
+    return np.asarray((difference**2).mean(axis=1) / (1 / new + 1 / known) * scale)

@@ -73,8 +73,11 @@ class Recipe:
 METHODS = {
     "unet": Recipe(method="unet", weights={"dice": 1.0, "cross_entropy": 1.0}, unlabeled=False),
     "vmfnet": Recipe(),
-    "vmfpseudo": Recipe(
-        method="vmfpseudo", weights={"dice": 1.0, "cross_entropy": 1.0, "clustering": 1.0, "cross_pseudo": 0.1}
+    "vmfpseudo": Recipe(  # initialized differently, as the paper says: no shared encoder, no shared kernels
+        method="vmfpseudo",
+        weights={"dice": 1.0, "cross_entropy": 1.0, "clustering": 1.0, "cross_pseudo": 0.1},
+        pretraining=0,
+        mixture=False,
     ),
 }
 

@@ -127,5 +127,7 @@ class KernelStage:
         return [getattr(network, "module", network).kernels for network in self.networks]
 
     def _set(self, means: torch.Tensor) -> None:
+        if not self.enabled:  # every network keeps its own
+            return
         for kernels in self._kernels():
             kernels.set_kernels(means)

@@ -30,7 +30,8 @@ class PretrainingStage:
     r"""Train :class:`ReconstructionUNet` on unlabelled source images, :math:`\min |X - \hat X|_1`.
 
     It works on the encoder of the network itself, so nothing has to be carried over when the stage ends. The further
-    networks of vMFPseudo get the same encoder, as in the reference code. Zero iterations leave the encoder as it is.
+    networks of vMFPseudo get the same encoder, as in the reference code. Zero iterations leave all of
+    them as they are.
 
     Args:
         networks: the networks whose encoder is pre-trained; a single one or a list.
@@ -92,6 +93,8 @@ class PretrainingStage:
         self._share()
 
     def _share(self) -> None:
+        if not self.iterations:
+            return
         for encoder in self.encoders[1:]:
             load_encoder(encoder, self.encoders[0].state_dict())
 

@@ -10,7 +10,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-all lint types imports spelling doctest unit format bench clean
+.PHONY: help install browser test test-all lint types imports spelling doctest unit bundles check-bundles format bench clean
 
 help:  ## list the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -24,9 +24,9 @@ $(VENV)/.installed: setup.cfg pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	@touch $@
 
-test: lint types imports spelling doctest unit  ## everything that CI runs
+test: lint types imports spelling check-bundles doctest unit  ## everything that CI runs
 
-test-all: lint types imports spelling doctest install  ## the same with the slow tests
+test-all: lint types imports spelling check-bundles doctest browser  ## the same with the slow tests
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests
 
 lint: install  ## ruff: style and format
@@ -45,8 +45,20 @@ spelling: install  ## codespell
 doctest: install  ## the examples in the docstrings
 	$(BIN)/python -m pytest -q --doctest-modules vmfseg
 
-unit: install  ## the tests, without the slow ones
+unit: install browser  ## the tests, without the slow ones
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow" tests
+
+bundles: install  ## write bundles/ from the layers in vmfseg/bundle/layers
+	$(BIN)/python -m vmfseg.bundle build
+
+check-bundles: install  ## compare bundles/ with the layers
+	$(BIN)/python -m vmfseg.bundle check
+
+# The report is tested in a real browser; where none can be installed, those tests skip and say so.
+browser:
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || { \
+	  [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	  { apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; }; } || true
 
 format: install  ## let ruff mend what it can
 	$(BIN)/ruff check --fix .

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+
+import nibabel as nib
+import numpy as np
+import pytest
+import torch
+from inference_bundle import PIXDIM, SIZE
+
+from vmfseg.engines import StageRunner
+from vmfseg.inference import CalibrationStage, Predictor, QualityModel, export_bundle, shift_groups
+from vmfseg.inference.calibration import QualityCase, fit_quality, quality_cases
+from vmfseg.inference.corruption import CORRUPTIONS, LEVELS, corrupt
+from vmfseg.inference.deploy import Explained
+from vmfseg.inference.quality import SIGNALS, SignalCollector
+from vmfseg.utils import VmfError
+
+LABELS = {0: "background", 1: "LV", 2: "MYO", 3: "RV"}
+
+
+def made_up_cases(rng, count=40, noise=0.01):
+    cases = []
+    for k in range(count):
+        badness = rng.uniform()
+        signals = {
+            "log_likelihood": 20 - 4 * badness + rng.normal(0, 0.3),
+            "log_likelihood_foreground": 22 - 3 * badness + rng.normal(0, 0.3),
+            "entropy": 0.05 + 0.4 * badness + rng.normal(0, 0.02),
+            "present": 1.0,
+            "connected": 1 - 0.5 * badness * rng.uniform(),
+            "continuous": 1.0,
+        }
+        cases.append(QualityCase(signals, 0.95 - 0.7 * badness + rng.normal(0, noise), f"s{k % 8}"))
+    return cases
+
+
+def test_fit_finds_the_dice_and_never_against_common_sense():
+    rng = np.random.default_rng(0)
+    model = fit_quality(made_up_cases(rng))
+    assert model.error < 0.08
+    assert all(model.weights[name] * sign >= 0 for name, sign in SIGNALS.items())
+    fresh = made_up_cases(rng, 20)
+    assert np.corrcoef([model.predict(case) for case in fresh], [case.dice for case in fresh])[0, 1] > 0.95
+    best = {
+        "log_likelihood": 20.0,
+        "log_likelihood_foreground": 22.0,
+        "entropy": 0.05,
+        "present": 1,
+        "connected": 1,
+        "continuous": 1,
+    }
+    assert model.light(best) == "green"
+    for name, sign in SIGNALS.items():
+        if name in best:
+            worse = {**best, name: best[name] - sign * 0.5 * (abs(best[name]) if sign > 0 else 1)}
+            assert model.predict(worse) <= model.predict(best)
+    assert model.light({"present": 0.0}) == "red"
+
+
+def test_two_volumes_are_the_least():
+    with pytest.raises(ValueError, match="cases must be at least two volumes with a truth, got 1"):
+        fit_quality([QualityCase({}, 0.5, "a")])
+
+
+def test_quality_files_round_trip_and_others_are_refused(tmp_path):
+    model = fit_quality(made_up_cases(np.random.default_rng(1)))
+    model.save(tmp_path / "quality.json", source_validation_dice=0.8)
+    assert QualityModel.load(tmp_path / "quality.json") == model
+    for content in ({}, [], {"format": "vmfseg-quality-1", "model": {"mean": {}}}):
+        (tmp_path / "quality.json").write_text(json.dumps(content))
+        with pytest.raises(VmfError, match="VMF338"):
+            QualityModel.load(tmp_path / "quality.json")
+
+
+def test_signals_by_hand():
+    logits = torch.full((1, 3, 4, 4), -20.0)
+    logits[:, 0] = 20.0
+    logits[0, :, :2, :2] = torch.tensor([-20.0, 0.0, 0.0])[:, None, None]  # two classes alike, the first is taken
+    likelihood = torch.tensor([[1.0, 2.0], [3.0, 100.0]]).reshape(1, 1, 2, 2)
+    activations = torch.tensor([0.25, 0.75])[None, :, None, None].expand(1, 2, 2, 2)
+    image = torch.full((1, 1, 4, 4), 0.5)
+    image[..., 2:, 2:] = 0.0  # the last position shows nothing
+    collector = SignalCollector()
+    collector.update(image, Explained(logits, activations, likelihood))
+    signals = collector.signals()
+    assert signals["log_likelihood"] == pytest.approx(2.0)
+    assert signals["log_likelihood_foreground"] == pytest.approx(1.0)
+    assert signals["entropy"] == pytest.approx(np.log(2) / np.log(3), abs=1e-5)
+    assert signals["image_mean"] == pytest.approx(0.5)
+    assert signals["image_contrast"] == pytest.approx(0, abs=1e-6)
+    assert collector.activations() == pytest.approx([0.25, 0.75])
+
+
+@pytest.mark.parametrize("kind", CORRUPTIONS)
+def test_corruptions_grow_level_by_level_and_repeat(kind):
+    image = np.random.default_rng(0).normal(300, 90, (32, 28, 3)).astype(np.float32)
+    image[8:20, 8:20] += 400
+    changes = [np.abs(corrupt(image, kind, level, seed=3) - image).mean() for level in range(LEVELS + 1)]
+    assert changes[0] == 0
+    assert np.all(np.diff(changes) > 0)
+    assert np.array_equal(corrupt(image, kind, 4, seed=3), corrupt(image, kind, 4, seed=3))
+    assert np.isfinite(corrupt(image, kind, LEVELS)).all()
+    with pytest.raises(ValueError, match="level must be from 0 to 5, got 6"):
+        corrupt(image, kind, 6)
+
+
+@pytest.fixture
+def rows(save_scan, bundle, tmp_path):
+    """Return labelled scans whose truth is what the network itself finds, so that clean scans have Dice 1."""
+    predictor = Predictor.from_bundle(bundle, "cpu")
+    found = []
+    for k in range(6):
+        path = save_scan(f"{k}.nii.gz", shape=(30, 26, 4), seed=k)
+        label = tmp_path / f"{k}_gt.nii.gz"
+        nib.save(predictor(nib.load(path)), label)
+        found.append({"image": str(path), "label": str(label), "domain": "AB"[k % 2], "subject": f"s{k}"})
+    return found
+
+
+def test_cases_know_their_dice(bundle, rows):
+    cases = quality_cases(Predictor.from_bundle(bundle, "cpu"), rows[:2])
+    assert len(cases) == 2 * (1 + len(CORRUPTIONS))
+    assert [case.dice for case in cases if case.level == 0] == [1.0, 1.0]
+    assert min(case.dice for case in cases) < 0.9
+
+
+def test_stage_leaves_what_segment_shift_and_int8_need(own_bundle, network, rows, tmp_path, capsys):
+    stage = CalibrationStage(
+        network=network, validation=rows, labels=LABELS, pixdim=PIXDIM, image_size=SIZE,
+        ckpt_dir=own_bundle / "models", slices=10, fingerprint={"a": 1},
+    )  # fmt: skip
+    runner = StageRunner([stage], tmp_path / "run")
+    runner.run()
+    assert "10 slices of validation images are stored" in capsys.readouterr().out
+    predictor = Predictor.from_bundle(own_bundle, "cpu")
+    quality = predictor(rows[0]["image"]).quality
+    assert quality["light"] in ("green", "amber", "red")
+    assert 0 <= quality["predicted_dice"] <= 1
+    assert export_bundle(own_bundle, "torch-export").real
+    reports = shift_groups(predictor, tmp_path / "*.nii.gz")
+    assert [report.new for report in reports.values()] == [False]
+    for name in ("quality.json", "shift.json", "calibration.safetensors"):
+        (own_bundle / "models" / name).unlink()
+    runner.run()  # done already: the files are put back
+    assert "done already" in capsys.readouterr().out
+    assert (own_bundle / "models" / "quality.json").is_file()
+
+
+def test_without_statistics_there_is_no_verdict(bundle, rows):
+    with pytest.raises(VmfError, match="VMF342"):
+        shift_groups(Predictor.from_bundle(bundle, "cpu"), rows[0]["image"])

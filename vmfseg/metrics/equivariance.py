@@ -236,8 +236,9 @@ def _remember(represent: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[to
     kept: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def ask(images: torch.Tensor) -> torch.Tensor:
-        for known, answer in kept:
+        for index, (known, answer) in enumerate(kept):
             if torch.equal(known, images):
+                kept.append(kept.pop(index))  # used last, dropped last
                 return answer
         answer = represent(images)
         kept.append((images, answer))

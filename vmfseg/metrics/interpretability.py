@@ -121,12 +121,17 @@ def describe_channels(samples: Sequence[ActivationSample], match: ChannelMatch, 
         raise ValueError(
             f"samples must hold a subject with all of {names} annotated, got none. Leave out classes that nobody drew."
         )
+    pairs = list(match.assignment.items())
     dice, precision, information = [], [], []
     for group in groups.values():
         activations, masks = _pooled(group, match.labels)
-        chosen = activations[:, None] > match.thresholds[:, :, None]
-        dice.append(_dice_pairs(chosen, masks))
-        precision.append([[average_precision(p, m) for m in masks] for p in activations])
+        dice.append(
+            np.concatenate(
+                [_dice(activations > match.thresholds[:, c, None], masks[c : c + 1]) for c in range(len(masks))],
+                axis=1,
+            )
+        )
+        precision.append({c: average_precision(activations[j], masks[names.index(c)]) for c, j in pairs})
         information.append(_information(activations, masks))
     per_subject = np.asarray(dice, dtype=np.float64)
     mean_dice = _nanmean(per_subject, axis=0)
@@ -135,7 +140,7 @@ def describe_channels(samples: Sequence[ActivationSample], match: ChannelMatch, 
     corrected = shares - (_nanmean(null, axis=0) if len(null) else 0.0)
     limit = float(np.nanquantile(np.nanmax(null, axis=2), 0.95)) if len(null) and not np.isnan(null).all() else None
     meaning = _nanmax(shares)
-    matched = np.stack([per_subject[:, j, names.index(c)] for c, j in match.assignment.items()], axis=1)
+    matched = np.stack([per_subject[:, j, names.index(c)] for c, j in pairs], axis=1)
     subject_scores = _nanmean(matched, axis=1)
     interval = bootstrap_interval(subject_scores, seed)
     homogeneity = describe_homogeneity(complete, match.labels)
@@ -149,7 +154,7 @@ def describe_channels(samples: Sequence[ActivationSample], match: ChannelMatch, 
             "calibration_dice": None if channel is None else _number(match.dice[channel, index]),
             "average_precision": None
             if channel is None
-            else _number(_nanmean(np.array([p[channel][index] for p in precision], dtype=np.float64), axis=0)),
+            else _number(_nanmean(np.array([p[name] for p in precision], dtype=np.float64), axis=0)),
             "exclusivity": _number(column[0] - column[1]) if len(column) > 1 else None,
         }
     channels = [
@@ -205,12 +210,9 @@ def _pooled(group: Sequence[ActivationSample], labels: Mapping[int, str]) -> tup
 
 
 def _dice(chosen: Array, masks: Array) -> Array:
-    return _dice_pairs(np.broadcast_to(chosen[:, None], (len(chosen), len(masks), chosen.shape[1])), masks)
-
-
-def _dice_pairs(chosen: Array, masks: Array) -> Array:
-    common = np.einsum("jcp,cp->jc", chosen, masks, dtype=np.float64)
-    sizes = chosen.sum(axis=2) + masks.sum(axis=1)[None]
+    """Return ``JC``: Dice of every chosen region ``JP`` with every mask ``CP``, NaN where a mask is empty."""
+    common = chosen.astype(np.float64) @ masks.astype(np.float64).T
+    sizes = chosen.sum(axis=1)[:, None] + masks.sum(axis=1)[None]
     dice = 2 * common / np.maximum(sizes, 1)
     present = masks.sum(axis=1) > 0
     return np.where(present[None], dice, np.nan)

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What benchmarks/interpretability.py measures: candidates (trained networks, nulls), their slices, their figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.cluster.vq import kmeans2
+
+from vmfseg.metrics import (
+    ActivationSample,
+    describe_channels,
+    distance_correlation,
+    domain_leakage,
+    information_over_bias,
+    match_channels,
+    measure_equivariance,
+    pool_content,
+    style_stand_ins,
+)
+from vmfseg.metrics.homogeneity import describe_homogeneity
+from vmfseg.metrics.motions import default_motions
+from vmfseg.metrics.samples import by_subject
+from vmfseg.networks import VMFMixture, VMFNet
+from vmfseg.utils import numpy_rng, torch_rng
+from vmfseg.visualize import TISSUE_GROUPS, RunModel, SliceView, view_volume
+
+Represent = Callable[[torch.Tensor], torch.Tensor]
+_BATCH = 16
+_SOURCE_VOLUMES = 10
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Something that maps images ``B1HW`` to activations ``BJhw`` that sum to one over ``J``."""
+
+    name: str
+    represent: Represent
+    features: Represent | None = None
+    kernels: np.ndarray | None = None
+    period: int = 16
+    dice: float | None = None  # of the segmentation on the unseen domain, where there is one
+
+
+@dataclass(frozen=True)
+class Material:
+    """The slices of an experiment, read once: labelled source, unseen domain, middle slices of everyone at ED."""
+
+    labels: dict[int, str]
+    source: list[SliceView]
+    target: list[SliceView]
+    everyone: list[SliceView]
+
+    @classmethod
+    def load(cls, model: RunModel) -> Material:
+        """Read all volumes of a run; the activations in the views are not used."""
+        experiment = model.experiment
+        known: dict[Any, list[SliceView]] = {}
+
+        def views(rows: Sequence[Mapping[str, Any]]) -> list[SliceView]:
+            found: list[SliceView] = []
+            for row in rows:
+                key = row["image"], row.get("frame")
+                if key not in known:
+                    known[key] = view_volume(model.network, row, model.pixdim, model.image_size)
+                found += known[key]
+            return found
+
+        rows = [row for row in experiment.datalist.to_dicts() if row.get("label") and row.get("phase") != "ES"]
+        names = {label: name for label, name in experiment.labels.items() if label}
+        source = experiment.labeled[:: max(1, len(experiment.labeled) // _SOURCE_VOLUMES)]
+        return cls(names, views(source), views(experiment.target), _middle(views(rows), count=3))
+
+
+def network_candidate(name: str, model: RunModel, dice: float | None = None) -> Candidate:
+    """Return a trained (or random) vMF network as a candidate."""
+    network = model.network
+    period = 2 ** (len(model.settings.get("channels", range(5))) - 1)
+    return Candidate(
+        name,
+        lambda x: network.kernels(network.encoder(x)),
+        network.encoder,
+        network.kernels.unit_kernels().detach().numpy(),
+        period,
+        dice,
+    )
+
+
+def random_candidate(model: RunModel, material: Material, seed: int = 1234) -> Candidate:
+    """Null N1: the same architecture with random weights, kernels fitted to its features of source images."""
+    arguments = {**model.settings["network_def"], "seed": seed}
+    network = VMFNet(**{key: _plain(model.settings, value) for key, value in arguments.items() if key != "_target_"})
+    network.eval()
+    with torch.no_grad():
+        vectors = torch.cat([network.encoder(x) for x in _batches(material.source)]).movedim(1, -1).flatten(0, -2)
+    vectors = vectors[vectors.norm(dim=1) > 0]
+    chosen = torch.randperm(len(vectors), generator=torch_rng(seed, "N1"))[:50_000]
+    mixture = VMFMixture(network.kernels.num_kernels, float(network.kernels.kappa), seed=seed).fit(vectors[chosen])
+    network.kernels.set_kernels(mixture.means)
+    return network_candidate("N1 random network", replace(model, network=network))
+
+
+def cluster_candidate(model: RunModel, material: Material, seed: int = 1234) -> Candidate:
+    """Null N2: k-means on intensity and position, on the same lattice and with as many groups."""
+    count = model.network.kernels.num_kernels
+    stride = material.source[0].image.shape[0] // material.source[0].activations.shape[1]
+    vectors = torch.cat([_describe(x, stride) for x in _batches(material.source)]).movedim(1, -1).flatten(0, -2).numpy()
+    chosen = numpy_rng(seed, "N2").permutation(len(vectors))[:20_000]
+    centers, _ = kmeans2(vectors[chosen], count, minit="++", seed=seed)
+    means = torch.from_numpy(centers).float()
+
+    def represent(x: torch.Tensor) -> torch.Tensor:
+        described = _describe(x, stride)
+        distance = (described[:, None] - means[None, :, :, None, None]).square().sum(dim=2)
+        return torch.nn.functional.one_hot(distance.argmin(dim=1), count).movedim(-1, 1).float()
+
+    return Candidate("N2 k-means", represent)
+
+
+def measure(candidate: Candidate, material: Material, seeds: Sequence[int] = (0, 1)) -> dict[str, Any]:
+    """Return all figures of a candidate: plain numbers, ``None`` where undefined."""
+    source, target = (_samples(candidate, views) for views in (material.source, material.target))
+    everyone = _samples(candidate, material.everyone)
+    match = match_channels(source, material.labels)
+    result: dict[str, Any] = {"segmentation_dice": candidate.dice, "classes": describe_channels(target, match)}
+    homology = describe_homogeneity(by_subject(everyone), material.labels)["channels"]
+    for key in ("homology_subjects", "homology_domains"):
+        values = [channel[key] for channel in homology if channel[key] is not None]
+        result[key] = float(np.mean(values)) if values else None
+    result["tissues"] = _tissues(candidate, material)
+    middle = _middle(material.everyone)
+    result["independence"] = _independence(candidate, middle)
+    result["iob"] = _iob(candidate, material.everyone, {view.domain for view in material.target}, seeds)
+    result["domain_leakage"] = domain_leakage(everyone)
+    slices = [view for view in _middle(material.target) if view.phase != "ES"]
+    images = torch.from_numpy(np.stack([view.image for view in slices]))[:, None].float()
+    truths = torch.from_numpy(np.stack([view.truth for view in slices]).astype(np.int64))[:, None]
+    rows = measure_equivariance(
+        candidate.represent, images, truths, material.labels, motions=default_motions(candidate.period)
+    )
+    result["equivariance"] = [row.as_dict() for row in rows]
+    return result
+
+
+def _tissues(candidate: Candidate, material: Material) -> dict[str, Any]:
+    """For every tissue of the phantom the channel that is best on source subjects, judged on the unseen domain."""
+    groups = list(TISSUE_GROUPS)
+    codes = np.zeros(256, dtype=np.int64)
+    for number, name in enumerate(groups, start=1):
+        codes[list(TISSUE_GROUPS[name])] = number
+    sides = []
+    for views in (material.source, material.target):
+        known = [replace(view, truth=codes[view.tissues]) for view in views if view.tissues is not None]
+        sides.append(_samples(candidate, known) if known else [])
+    if not all(sides):
+        return {}
+    present = {int(value) for sample in sides[1] for value in np.unique(sample.labels)} - {0}
+    labels = {number: name for number, name in enumerate(groups, start=1) if number in present}
+    match = match_channels(sides[0], labels)
+    best = {name: int(match.dice[:, column].argmax()) for column, name in enumerate(labels.values())}
+    figures = describe_channels(sides[1], replace(match, assignment=best))["classes"]
+    keys = ("channel", "matched_dice", "calibration_dice", "average_precision")
+    return {name: {key: entry[key] for key in keys} for name, entry in figures.items()}
+
+
+def _independence(candidate: Candidate, views: Sequence[SliceView]) -> dict[str, Any]:
+    samples = _samples(candidate, views, features=True)
+    images = np.stack([view.image.ravel() for view in views])
+    content = pool_content(samples)
+    result = {"image_content": distance_correlation(images, content)}
+    for name, style in style_stand_ins(samples, candidate.kernels).items():
+        result[f"content_{name}"] = distance_correlation(content, style)
+        result[f"image_{name}"] = distance_correlation(images, style)
+    return result
+
+
+def _iob(candidate: Candidate, views: Sequence[SliceView], held_out: set[str], seeds: Sequence[int]) -> dict[str, Any]:
+    images = torch.from_numpy(np.stack([view.image for view in views]))[:, None].float()
+    content = torch.cat([_ask(candidate.represent, x) for x in images.split(_BATCH)])
+    away = torch.tensor([view.domain in held_out for view in views])
+    return information_over_bias(images, content, away, epochs=10, learning_rate=1e-3, channels=16, seeds=seeds)
+
+
+def _samples(candidate: Candidate, views: Sequence[SliceView], features: bool = False) -> list[ActivationSample]:
+    activations, described = [], []
+    for x in _batches(views):
+        activations.append(_ask(candidate.represent, x).double().numpy())
+        if features and candidate.features is not None:
+            described.append(_ask(candidate.features, x).numpy())
+    joined = np.concatenate(activations)
+    extra = np.concatenate(described) if described else [None] * len(views)
+    return [
+        ActivationSample(p, view.truth.astype(np.int64), view.subject, view.domain, view.image, f, view.annotated)
+        for p, f, view in zip(joined, extra, views, strict=True)
+    ]
+
+
+def _middle(views: Sequence[SliceView], count: int = 1) -> list[SliceView]:
+    """Return the slices with most foreground of every volume."""
+    volumes: dict[Any, list[SliceView]] = {}
+    for view in views:
+        volumes.setdefault((view.domain, view.subject, view.phase), []).append(view)
+    chosen = []
+    for key in sorted(volumes):
+        chosen += sorted(volumes[key], key=lambda view: (-int((view.truth > 0).sum()), view.index))[:count]
+    return chosen
+
+
+def _describe(x: torch.Tensor, stride: int) -> torch.Tensor:
+    """Return intensity and position ``B3hw``, each with a spread of about one."""
+    small = torch.nn.functional.avg_pool2d(x, stride)
+    axes = [torch.linspace(-1.7, 1.7, size) for size in small.shape[2:]]
+    grid = torch.stack(torch.meshgrid(*axes, indexing="ij")).expand(len(x), -1, -1, -1)
+    return torch.cat([4 * small, grid], dim=1)
+
+
+def _batches(views: Sequence[SliceView]) -> tuple[torch.Tensor, ...]:
+    return torch.from_numpy(np.stack([view.image for view in views]))[:, None].float().split(_BATCH)
+
+
+@torch.no_grad()
+def _ask(represent: Represent, x: torch.Tensor) -> torch.Tensor:
+    return represent(x)
+
+
+def _plain(settings: Mapping[str, Any], value: Any) -> Any:
+    return settings[value[1:]] if isinstance(value, str) and value.startswith("@") else value
+
+
+__all__ = ["Candidate", "Material", "cluster_candidate", "measure", "network_candidate", "random_candidate"]

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bundles are what their layers say, and the checker finds what it is there to find."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import BUNDLES
+from monai.bundle import ConfigParser
+from monai.bundle.properties import InferProperties, TrainProperties
+
+import vmfseg
+from vmfseg.bundle.__main__ import main
+from vmfseg.bundle.check import METADATA_KEYS, check_bundle, config_problems, metadata_problems, overlay
+from vmfseg.bundle.compile import bundle_names, compile_bundle, merge_layers, resolve_likes, write_bundle
+from vmfseg.bundle.fingerprint import closure
+from vmfseg.utils import VmfError
+
+REPOSITORY = BUNDLES.parent
+NAMES = bundle_names()
+OVERLAYS = ("evaluate.json", "paper.json", "multi_gpu_train.json")
+
+
+def read(name: str, file: str) -> dict:
+    return json.loads((BUNDLES / name / "configs" / file).read_text())
+
+
+def test_the_seven_bundles_are_described():
+    assert NAMES == [
+        "unsupervised_mnms", "vmfnet_mnms", "vmfnet_scgm", "vmfpseudo_mnms", "vmfpseudo_scgm", "vmfweak_mnms",
+        "weak_mnms",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_committed_bundle_agrees_with_its_layers(name):
+    check_bundle(name, BUNDLES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_layout_is_the_zoos(name):
+    files = set(compile_bundle(name))
+    assert files == {
+        *(f"configs/{file}" for file in ("metadata.json", "train.json", "inference.json", "logging.conf", *OVERLAYS)),
+        "docs/README.md", "docs/data_license.txt", "LICENSE", "models/.gitkeep",
+    }  # fmt: skip
+    assert (BUNDLES / name / "LICENSE").read_bytes() == (REPOSITORY / "LICENSE").read_bytes()
+    card = (BUNDLES / name / "docs" / "README.md").read_text()
+    for heading in ("Model Overview", "Data", "Training configuration", "Performance", "Limitations", "Commands"):
+        assert f"\n## {heading}\n" in card
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_versions_are_those_that_are_installed_by_make(name):
+    pins = dict(line.split("==") for line in (REPOSITORY / "constraints.txt").read_text().split())
+    metadata = read(name, "metadata.json")
+    needed = dict(metadata["required_packages_version"])
+    assert needed.pop("vmfseg") == vmfseg.__version__
+    assert needed == {package: pins[package] for package in needed}
+    versions = [metadata[key] for key in ("monai_version", "pytorch_version", "numpy_version")]
+    assert versions == [pins["monai"], pins["torch"], pins["numpy"]]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("file", OVERLAYS)
+def test_overlay_is_monais(name, file):
+    files = [BUNDLES / name / "configs" / part for part in ("train.json", file)]
+    parser = ConfigParser()
+    parser.read_config([str(path) for path in files])
+    parser.config.pop("_meta_", None)
+    ours = overlay(*(json.loads(path.read_text()) for path in files))
+    macros = {"run"}  # the parser has put in what %training stands for
+    assert {k: v for k, v in ours.items() if k not in macros} == {
+        k: v for k, v in parser.config.items() if k not in macros
+    }
+
+
+PAPER = [  # methods.md, section 10
+    pytest.param("vmfnet_mnms", 288, 1.2, 50_000, id="vmfnet_mnms"),
+    pytest.param("vmfpseudo_mnms", 288, 1.2, 50_000, id="vmfpseudo_mnms"),
+    pytest.param("vmfweak_mnms", 288, 1.2, 50_000, id="vmfweak_mnms"),
+    pytest.param("vmfnet_scgm", 144, 0.5, 50_000, id="vmfnet_scgm"),
+    pytest.param("unsupervised_mnms", 288, 1.2, "$200 * len(@train::loader)", id="unsupervised_mnms"),
+    pytest.param("weak_mnms", 288, 1.2, "$200 * len(@train::loader)", id="weak_mnms"),
+]
+
+
+@pytest.mark.parametrize(("name", "size", "pixdim", "steps"), PAPER)
+def test_paper_overlay_has_the_papers_numbers(name, size, pixdim, steps):
+    config = overlay(read(name, "train.json"), read(name, "paper.json"))
+    assert (config["image_size"], config["pixdim"], config["max_iterations"]) == (size, pixdim, steps)
+    assert config["channels"] == [64, 128, 256, 512, 512]
+    values = [config[key] for key in ("hidden_channels", "num_kernels", "kappa", "last_activation", "learning_rate")]
+    assert values == [64, 12, 30.0, "relu", 1e-4]
+    assert (config["batch_size"], config["gradient_clip"]) == (4, 0.1)
+    assert config["loss_weights"] == name.split("_")[0]
+    assert config["train"]["loss"].get("presence_any", False) == name.startswith("weak")
+    if "joint" in config:
+        assert (config["joint"], config["unlabeled_batch_size"]) == (False, 4)
+
+
+def test_paper_network_has_the_papers_parameters():
+    parser = ConfigParser(overlay(read("vmfnet_mnms", "train.json"), read("vmfnet_mnms", "paper.json")))
+    network = parser.get_parsed_content("network_def")
+    assert sum(parameter.numel() for parameter in network.parameters()) == 17_455_685
+
+
+PROBLEMS = [
+    pytest.param({"a": 1}, "a is used by nothing", id="unused"),
+    pytest.param({"run": "$@a", "a": {"x": None}}, "a::x is not set", id="null"),
+    pytest.param({"run": "$@a", "a": "???"}, "a is not set", id="question marks"),
+    pytest.param({"run": "$@a::y", "a": {"y": 1, "z": 2}}, "a::z is used by nothing", id="unused in a section"),
+    pytest.param({"run": "%training"}, "@training refers to nothing", id="macro"),
+    pytest.param({"run": "$@a", "a": {"x": "@a::b::0"}}, "@a::b::0 refers to nothing", id="dangling"),
+    pytest.param(
+        {"run": {"_target_": "vmfseg.handlers.GradientClipHandler", "valeu": 1}},
+        "run::valeu: GradientClipHandler takes no argument valeu",
+        id="argument",
+    ),
+]
+
+
+@pytest.mark.parametrize(("config", "problem"), PROBLEMS)
+def test_checker_finds(config, problem):
+    assert problem in list(config_problems(config, {}))
+
+
+def test_checker_asks_for_what_monai_requires():
+    missing = list(config_problems({"run": "$1"}, TrainProperties))
+    assert "train::trainer is missing, which MONAI requires" in missing
+    assert "evaluator is missing, which MONAI requires" in list(config_problems({"run": "$1"}, InferProperties))
+
+
+@pytest.mark.parametrize("key", METADATA_KEYS)
+def test_checker_asks_for_metadata(key):
+    metadata = read("vmfnet_mnms", "metadata.json")
+    assert not list(metadata_problems(metadata, "vmfnet_mnms"))
+    del metadata[key]
+    assert f"metadata.json has no {key}" in list(metadata_problems(metadata, "vmfnet_mnms"))
+
+
+CHANGES = [
+    pytest.param(lambda root: (root / "configs/train.json").write_text("{}"), "train.json is not what", id="changed"),
+    pytest.param(lambda root: (root / "LICENSE").unlink(), "LICENSE is missing", id="missing"),
+    pytest.param(lambda root: (root / "docs/old.md").write_text(""), "docs/old.md comes from no layer", id="stale"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), CHANGES)
+def test_check_refuses_what_differs(change, message, tmp_path, capsys):
+    write_bundle("vmfnet_mnms", tmp_path)
+    assert main(["check", "vmfnet_mnms", "--folder", str(tmp_path)]) == 0
+    change(tmp_path / "vmfnet_mnms")
+    assert main(["check", "vmfnet_mnms", "--folder", str(tmp_path)]) == 4
+    error = capsys.readouterr().err
+    assert "VMF307" in error
+    assert message in error
+
+
+def test_build_leaves_unchanged_files_alone(tmp_path):
+    paths = write_bundle("vmfnet_mnms", tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in paths}
+    assert main(["build", "vmfnet_mnms", "--folder", str(tmp_path)]) == 0
+    assert {path: path.stat().st_mtime_ns for path in paths} == before
+
+
+def test_unknown_bundle_is_named_with_the_nearest(capsys):
+    assert main(["check", "vmfnet_mnm"]) == 4
+    assert "Did you mean 'vmfnet_mnms'?" in capsys.readouterr().err
+
+
+def test_check_is_a_command_of_its_own():
+    done = subprocess.run(
+        [sys.executable, "-m", "vmfseg.bundle", "check", "weak_mnms"],
+        cwd=REPOSITORY, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == "weak_mnms: good\n"
+
+
+def test_layers_merge_by_key_and_null_removes():
+    merged = merge_layers({"a": {"x": 1, "y": [1, 2]}, "b": 1}, {"a": {"y": [3]}, "b": None}, {"c": {"z": None}})
+    assert merged == {"a": {"x": 1, "y": [3]}, "c": {}}
+
+
+def test_like_needs_something_to_be_like():
+    with pytest.raises(VmfError, match="_like_: a::c"):
+        resolve_likes({"a": {"b": 1}, "d": {"_like_": "a::c"}})
+
+
+def test_partner_differs_from_the_network_by_its_seed_alone():
+    config = read("vmfpseudo_mnms", "train.json")
+    assert config["partner_def"] == {**config["network_def"], "seed": "$@seed + 1"}
+
+
+def test_looking_on_does_not_change_the_fingerprint():
+    config = read("vmfnet_mnms", "train.json")
+    before = closure(config, ["train::trainer"])
+    config["train"]["handlers"].append({"_target_": "MLFlowHandler", "artifacts": "@save_execute_config"})
+    config["save_execute_config"] = "$@output_dir + '/config_20260101.json'"
+    assert closure(config, ["train::trainer"]) == before
+    config["gradient_clip"] = 0.5
+    assert closure(config, ["train::trainer"]) != before
+
+
+def test_committed_files_name_no_place_of_a_machine():
+    for path in BUNDLES.glob("*/*/*"):
+        if path.parent.name in ("configs", "docs"):
+            assert str(Path.home()) + "/" not in path.read_text()
+            assert str(REPOSITORY) not in path.read_text()

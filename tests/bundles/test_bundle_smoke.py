@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All bundles train, evaluate and segment by MONAI's own commands, wherever they lie and wherever one stands."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+import torch
+from conftest import SHORT, TINY
+
+NAMES = [
+    "vmfnet_mnms",
+    "vmfpseudo_mnms",
+    "vmfweak_mnms",
+    "weak_mnms",
+    "unsupervised_mnms",
+    "vmfnet_scgm",
+    "vmfpseudo_scgm",
+]
+
+
+def snapshot(folder: Path) -> dict[str, int]:
+    return {str(path): path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def trained(phantoms, run_bundle, copied):
+    """Return a function that trains a bundle once and gives its folder, its data and what was printed."""
+    done = {}
+
+    def train(name: str) -> tuple[Path, Path, str]:
+        if name not in done:
+            bundle, data = copied(name), phantoms[name.split("_")[1]]
+            before = snapshot(data)
+            text = run_bundle(
+                "training", "--config_file", str(bundle / "configs/train.json"), dataset_dir=data, **TINY, **SHORT
+            )
+            assert snapshot(data) == before, "the data was changed"
+            done[name] = bundle, data, text
+        return done[name]
+
+    return train
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_command_trains_and_scores(name, trained):
+    bundle, _, text = trained(name)
+    metrics = json.loads((bundle / "output" / "metrics.json").read_text())
+    assert math.isfinite(metrics["mean_dice"])
+    assert 0 <= metrics["mean_dice"] <= 1
+    assert f"mean Dice on the unseen domain: {metrics['mean_dice']:.3f}" in text
+    assert "stage 4/4 evaluation" in text
+    assert str(bundle / "models" / "model.pt") in text
+    weights = torch.load(bundle / "models" / "model.pt", weights_only=True)
+    assert all(torch.isfinite(value).all() for value in weights.values())
+    assert (bundle / "models" / "model.safetensors").is_file()
+    manifest = json.loads((bundle / "models" / "manifest.json").read_text())
+    assert manifest["bundle"] == name
+    assert manifest["protocol"] == "clean"
+    assert len(list(bundle.glob("output/tensorboard/*/events.*"))) == 1
+    kept = {"LICENSE", "configs", "docs", "models", "output"}
+    assert {path.name for path in bundle.iterdir()} == kept
+    if name.startswith(("weak", "unsupervised")):
+        assert len(manifest["assignment"]["classes"]) == TINY["num_kernels"]
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in ("vmfnet_mnms", "unsupervised_mnms") else pytest.param(n, marks=pytest.mark.slow) for n in NAMES]
+)
+def test_evaluating_the_model_again_gives_the_same_figures(name, trained, run_bundle):
+    bundle, data, _ = trained(name)
+    files = [str(bundle / "configs" / file) for file in ("train.json", "evaluate.json")]
+    text = run_bundle("evaluating", "--config_file", str(files), dataset_dir=data, **TINY)
+    again = json.loads((bundle / "eval" / "metrics.json").read_text())
+    first = json.loads((bundle / "output" / "metrics.json").read_text())
+    assert again["mean_dice"] == pytest.approx(first["mean_dice"], abs=1e-12)
+    assert (bundle / "eval" / "metrics.csv").read_bytes() == (bundle / "output" / "metrics.csv").read_bytes()
+    assert "stage" not in text
+
+
+@pytest.mark.parametrize("name", [n if n == "vmfnet_mnms" else pytest.param(n, marks=pytest.mark.slow) for n in NAMES])
+def test_inference_writes_labels_on_the_grid_of_each_image(name, trained, run_bundle, tmp_path):
+    bundle, data, _ = trained(name)
+    source = next(
+        path for path in sorted(data.rglob("*.nii.gz")) if path.name.endswith(("_sa.nii.gz", "-image.nii.gz"))
+    )
+    (tmp_path / "in" / "sub").mkdir(parents=True)
+    (tmp_path / "in" / "sub" / source.name).write_bytes(source.read_bytes())
+    text = run_bundle(
+        "--config_file",
+        str(bundle / "configs/inference.json"),
+        dataset_dir=tmp_path / "in",
+        output_dir=tmp_path / "out",
+        **TINY,
+    )
+    image = nib.load(source)
+    frames = image.shape[3] if image.ndim == 4 else 1
+    labels = sorted((tmp_path / "out" / "sub").iterdir())
+    assert len(labels) == frames
+    assert f"{frames} label maps in {tmp_path / 'out'}" in text
+    for path in labels:
+        label = nib.load(path)
+        assert label.shape == image.shape[:3]
+        assert label.get_data_dtype() == np.uint8
+        np.testing.assert_array_equal(label.get_sform(), image.get_sform())
+        np.testing.assert_array_equal(label.get_qform(), image.get_qform())
+        assert int(label.header["sform_code"]) == int(image.header["sform_code"])
+        assert np.asarray(label.dataobj).max() < (4 if name.endswith("mnms") else 3)
+
+
+def test_a_finished_run_is_taken_up_and_says_so(trained, run_bundle):
+    bundle, data, first = trained("vmfnet_mnms")
+    text = run_bundle(
+        "training", "--config_file", str(bundle / "configs/train.json"), dataset_dir=data, **TINY, **SHORT
+    )
+    assert text.count("done already") == 4
+    assert first.splitlines()[-3:] == text.splitlines()[-3:]
+    assert len(list(bundle.glob("output/tensorboard/*"))) == 1, "a run that trains nothing draws no curve"

@@ -3,19 +3,22 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import pydoc
 import re
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from monai.bundle.config_item import ComponentLocator
 from monai.bundle.properties import InferProperties, TrainProperties
 from monai.bundle.reference_resolver import ReferenceResolver
 from monai.utils import BundlePropertyConfig
 
 from vmfseg.bundle.compile import compile_bundle
-from vmfseg.bundle.keys import _check_argument as check_argument
 from vmfseg.utils import VmfError
 from vmfseg.utils.io import StrPath
 
@@ -179,15 +182,29 @@ def _wrong_arguments(value: Any, name: str = "") -> Iterator[str]:
     if isinstance(value, Mapping):
         for key, item in value.items():
             place = f"{name}::{key}" if name else str(key)
-            if "_target_" in value:
-                try:
-                    check_argument(str(value["_target_"]), str(key), place)
-                except VmfError as error:
-                    yield f"{place}: {error.found}"
+            accepted = _accepted(str(value["_target_"])) if "_target_" in value else None
+            if accepted is not None and key not in accepted and not str(key).startswith("_"):
+                yield f"{place}: {str(value['_target_']).rsplit('.', 1)[-1]} takes no argument {key}"
             yield from _wrong_arguments(item, place)
     elif isinstance(value, list):
         for index, item in enumerate(value):
             yield from _wrong_arguments(item, f"{name}::{index}")
+
+
+@cache
+def _accepted(target: str) -> frozenset[str] | None:
+    """Return the arguments of a target; ``None`` if it takes any."""
+    module = "" if "." in target else _locator().get_component_module_name(target)
+    found = pydoc.locate(f"{module if isinstance(module, str) else module[0]}.{target}" if module else target)
+    if found is None or not callable(found):
+        return frozenset()
+    parameters = inspect.signature(found).parameters
+    return None if any(p.kind is p.VAR_KEYWORD for p in parameters.values()) else frozenset(parameters)
+
+
+@cache
+def _locator() -> Any:
+    return ComponentLocator()  # it reads all of MONAI once
 
 
 def _prefixes(name: str) -> list[str]:

@@ -27,7 +27,7 @@ from vmfseg.transforms import ToSliceStackd
 from vmfseg.utils import atomic_path, atomic_write
 from vmfseg.utils.io import StrPath
 
-__all__ = ["CalibrationStage", "QualityCase", "calibrate_quality", "fit_quality", "quality_cases"]
+__all__ = ["CalibrationStage", "QualityCase", "calibrate_quality", "fit_quality", "quality_cases", "validation_slices"]
 
 _RIDGE = 0.3
 _FILES = ("quality.json", "shift.json", "calibration.safetensors")
@@ -191,7 +191,7 @@ class CalibrationStage:
         groups = survey(predictor, [dict(row) for row in chosen])
         subjects = [subject for group in groups.values() for subject in group]
         ShiftReference.from_subjects(subjects).save(folder / "shift.json")
-        stored = _slices(predictor, self.validation, self.slices)
+        stored = validation_slices(predictor, self.validation, self.slices)
         atomic_write(folder / "calibration.safetensors", safetensors_bytes({"slices": stored}))
         if len(stored):
             say(f"{len(stored)} slices of validation images are stored for int8 exports (slices=0 stores none)")
@@ -265,8 +265,14 @@ def _spread(rows: Sequence[Mapping[str, Any]], count: int) -> list[Mapping[str, 
     return turns[:count]
 
 
-def _slices(predictor: Predictor, rows: Sequence[Mapping[str, Any]], count: int) -> torch.Tensor:
-    """Return slices as the network sees them, in 8 bits, spread over the volumes."""
+def validation_slices(predictor: Predictor, rows: Sequence[Mapping[str, Any]], count: int) -> torch.Tensor:
+    """Return slices as the network sees them, ``B1HW`` in 8 bits, spread over the volumes.
+
+    Args:
+        predictor: whose slice space is meant.
+        rows: the volumes.
+        count: how many at most.
+    """
     chain, load = predictor.spec.transforms(), LoadVolumed("image")
     kept: list[torch.Tensor] = []
     each = -(-count // max(1, len(rows)))

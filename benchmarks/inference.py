@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How fast is a volume segmented, against a straight port of the reference code?
+
+One heart of 256 × 256 × 12 voxels goes from its NIfTI file to a label file, through the paper's network at 288 × 288.
+The port: contiguous tensors, slice by slice, vMF activations by exp in a loop over the batch, the last up-stage of the
+U-Net computed and thrown away, the image reconstructed and thrown away. Against it: ``Predictor`` with torch, ONNX
+Runtime, OpenVINO and OpenVINO int8. All run in one process, interleaved; a round gives one ratio of CPU seconds and the
+median of the ratios counts, so that a busy machine slows all alike.
+
+The network is trained for a moment first (untrained ones have near ties everywhere and mislead), on phantom vendors A,
+B and C; its weights are kept in the cache folder. Labels are compared on the benchmark volume, on phantom volumes of
+each vendor and, with ``--real FOLDER``, on real scans.
+
+Run ``python benchmarks/inference.py``; it exits with 1 if a figure is missed. ``--quick`` is a small setting that only
+shows that everything runs.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # waiting threads must not count as work; read when torch loads
+os.environ.setdefault("GOMP_SPINCOUNT", "0")
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX10_1_512")  # AMX kills the process on some virtual machines
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+import torch
+from monai.data import MetaTensor
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.nn import functional as F
+
+from vmfseg.bundle.compile import write_bundle
+from vmfseg.data import LoadVolumed, SliceDataset, SliceLoader, cache_folder, prepare_experiment
+from vmfseg.inference import Job, Predictor, export_bundle
+from vmfseg.inference.calibration import validation_slices
+from vmfseg.inference.segment import save_prediction
+from vmfseg.inference.spec import BundleSpec
+from vmfseg.losses import VMFLoss
+from vmfseg.networks import VMFNet
+from vmfseg.networks.encoder import UpBlock
+from vmfseg.transforms import slice_space_transforms
+
+#: Speed-up over the port that is wanted.
+WANTED = {"torch": 2.0, "onnx": 2.3, "openvino": 2.3, "openvino-int8": 6.0}
+INT8_DICE = 0.99
+PAPER: dict[str, Any] = {"channels": (64, 128, 256, 512, 512), "hidden_channels": 64, "image_size": 288}
+QUICK: dict[str, Any] = {"channels": (8, 16, 32, 64, 64), "hidden_channels": 16, "image_size": 96}
+
+
+class Port(nn.Module):
+    """The network as the reference code runs it."""
+
+    def __init__(self, network: VMFNet) -> None:
+        super().__init__()
+        self.net = network
+        width = network.encoder.channels[0]
+        self.last_up = UpBlock(2, network.encoder.feature_channels, width, width)
+        self.last = nn.Conv2d(width, 1, kernel_size=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the logits."""
+        features, *skips = self.net.encoder.pyramid(x)
+        self.last(self.last_up(features, skips[0]))
+        kernels = self.net.kernels
+        samples = []
+        for sample in features:
+            z = sample / sample.norm(dim=0, keepdim=True).clamp_min(1e-12)
+            unit = kernels.weight / kernels.weight.norm(dim=1, keepdim=True)
+            cosine = F.conv2d(z[None], unit[:, :, None, None])
+            samples.append(F.normalize(torch.exp(kernels.kappa * cosine), p=1, dim=1))
+        activations = torch.cat(samples)
+        self.net.composer(activations, kernels.unit_kernels())
+        return self.net.head(activations)
+
+
+def train(setting: dict[str, Any], steps: int) -> VMFNet:
+    """Return the network of ``setting``, trained for a moment on crops of phantom hearts."""
+    network = VMFNet(channels=setting["channels"], hidden_channels=setting["hidden_channels"], seed=0)
+    width = "-".join(str(c) for c in setting["channels"])
+    kept = cache_folder() / "benchmarks" / f"inference-{width}-{steps}.safetensors"
+    if kept.is_file():
+        network.load_state_dict(load_file(kept))
+        return network.eval()
+    source = prepare_experiment("mnms", phantom={"subjects": 24}, labeled_fraction=1.0, quiet=True)
+    chain = [LoadVolumed(num_classes=4), slice_space_transforms(1.2, 96, num_classes=4)]
+    dataset = SliceDataset(source.labeled, lambda row: chain[1](chain[0](row)), num_classes=4)
+    loader, loss = SliceLoader(dataset, batch_size=4, seed=0), VMFLoss({"dice": 1.0, "cross_entropy": 1.0})
+    network.to(memory_format=torch.channels_last)
+    optimizer = torch.optim.Adam(network.parameters(), 1e-3)
+    network.train()
+    done, epoch = 0, 0
+    while done < steps:
+        loader.set_epoch(epoch)
+        for batch in loader:
+            optimizer.zero_grad()
+            terms = loss(network(batch["image"], return_parts=True), batch["image"], batch["label"])
+            total = torch.stack(list(terms.values())).sum()
+            total.backward()
+            nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+            optimizer.step()
+            done += 1
+            if done % 10 == 0 or done == steps:
+                print(f"  training step {done}/{steps}, loss {float(total):.3f}", flush=True)
+            if done == steps:
+                break
+        epoch += 1
+    network.eval().to(memory_format=torch.contiguous_format)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    save_file({name: tensor.contiguous() for name, tensor in network.state_dict().items()}, kept)
+    return network
+
+
+def make_bundle(folder: Path, network: VMFNet, setting: dict[str, Any]) -> Path:
+    """Write a bundle with the network, and slices of phantom vendors A, B and C to calibrate int8 on."""
+    write_bundle("vmfnet_mnms", folder)
+    root = folder / "vmfnet_mnms"
+    config = root / "configs" / "inference.json"
+    content = json.loads(config.read_text())
+    content["network_def"]["level"] = 1
+    values = {"kappa": 30.0, "last_activation": "relu", "num_kernels": 12, "pixdim": 1.2, **setting}
+    content.update({key: list(value) if isinstance(value, tuple) else value for key, value in values.items()})
+    config.write_text(json.dumps(content))
+    (root / "models").mkdir(exist_ok=True)
+    save_file({k: v.contiguous() for k, v in network.state_dict().items()}, root / "models" / "model.safetensors")
+    source = prepare_experiment("mnms", phantom={"subjects": 24}, quiet=True)
+    predictor = Predictor.from_bundle(root, "cpu")
+    slices = validation_slices(predictor, source.validation, 32)
+    save_file({"slices": slices}, root / "models" / "calibration.safetensors")
+    return root
+
+
+def make_scan(folder: Path) -> Path:
+    """Write one heart of the unseen vendor as 256 × 256 × 12 voxels of 1.4 mm."""
+    row = prepare_experiment("mnms", phantom={"subjects": 24}, quiet=True).target[0]
+    image = LoadVolumed("image")({"image": row["image"], "frame": row["frame"]})["image"]
+    chain = slice_space_transforms(1.4, 256, keys="image", normalize=None)
+    volume = chain({"image": image})["image"][0].numpy()
+    volume = np.concatenate([volume, volume[..., ::-1]], axis=2)[..., :12]
+    path = folder / "heart.nii.gz"
+    nib.save(nib.Nifti1Image(volume.astype(np.int16), np.diag([1.4, 1.4, 10.0, 1.0])), path)
+    return path
+
+
+def run_port(network: Port, spec: BundleSpec, scan: Path, output: Path) -> np.ndarray:
+    """Segment as the reference code does: slice by slice."""
+    chain = spec.transforms()
+    image = chain(LoadVolumed("image")({"image": str(scan)}))["image"]
+    slices = image.as_tensor().permute(3, 0, 1, 2)
+    with torch.no_grad():
+        maps = torch.cat([network(one[None].contiguous()).sigmoid() for one in slices])
+    seen = MetaTensor(maps.permute(1, 2, 3, 0), affine=image.affine, applied_operations=image.applied_operations)
+    labels = chain.inverse({"image": seen})["image"].argmax(dim=0).numpy().astype(np.uint8)
+    nib.save(nib.Nifti1Image(labels, nib.load(scan).affine), output)
+    return labels
+
+
+def run_ours(predictor: Predictor, scan: Path, output: Path) -> np.ndarray:
+    """Segment as ``vmfseg segment`` does."""
+    prediction = predictor.predict(scan)
+    output.unlink(missing_ok=True)
+    job = Job(scan, output)
+    job.beside("quality", ".json").unlink(missing_ok=True)
+    save_prediction(prediction, job)
+    return prediction.labels
+
+
+def dice(one: np.ndarray, other: np.ndarray) -> float:
+    """Return the mean over the foreground classes that occur."""
+    scores = [
+        2 * ((one == k) & (other == k)).sum() / ((one == k).sum() + (other == k).sum())
+        for k in range(1, 4)
+        if (one == k).any() or (other == k).any()
+    ]
+    return float(np.mean(scores)) if scores else 1.0
+
+
+def measure(runs: dict[str, Callable[[], np.ndarray]], rounds: int) -> tuple[dict[str, list[float]], dict[str, Any]]:
+    """Return CPU seconds of every run in every round, and the labels."""
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    labels: dict[str, np.ndarray] = {}
+    for k in range(rounds + 1):  # the first warms up
+        for name in list(runs)[:: (-1) ** k]:
+            start = time.process_time()
+            labels[name] = runs[name]()
+            if k:
+                seconds[name].append(time.process_time() - start)
+    return seconds, labels
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=120, help="training steps")
+    parser.add_argument("--real", default="", help="folder with real heart scans, to compare int8 labels on")
+    parser.add_argument("--quick", action="store_true", help="small network and images; figures mean nothing")
+    args = parser.parse_args()
+    setting = QUICK if args.quick else PAPER
+    network = train(setting, args.steps)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        root, scan = make_bundle(folder, network, setting), make_scan(folder)
+        exports = [("onnx", False), ("openvino", False), ("openvino", True)]
+        for to, int8 in exports:
+            report = export_bundle(root, to, int8=int8)
+            print(f"export {to}{' int8' if int8 else ''}: max logit difference {report.max_logit_difference:.2g}")
+        predictors = {name: Predictor.from_bundle(root, "cpu", name) for name in WANTED}
+        port, spec = Port(network).eval(), predictors["torch"].spec
+        runs: dict[str, Callable[[], np.ndarray]] = {"port": lambda: run_port(port, spec, scan, folder / "port.nii.gz")}
+        for name, predictor in predictors.items():
+            runs[name] = lambda predictor=predictor, name=name: run_ours(predictor, scan, folder / f"{name}.nii.gz")
+        seconds, labels = measure(runs, args.rounds)
+        size = setting["image_size"]
+        print(f"\none 256 x 256 x 12 volume, file to file, network {network.encoder.channels} at {size} x {size}")
+        print(f"torch {torch.__version__}, {torch.get_num_threads()} thread(s), {args.rounds} rounds, CPU seconds\n")
+        missed = []
+        print(f"{'':14}{'CPU s':>8}{'speed-up':>10}{'wanted':>8}   labels against the port's")
+        for name in runs:
+            ratios = [a / b for a, b in zip(seconds["port"], seconds[name], strict=True)]
+            ratio, wanted = statistics.median(ratios), WANTED.get(name, 1.0)
+            equal = float((labels[name] == labels["port"]).mean())
+            score = dice(labels[name], labels["port"])
+            print(f"{name:14}{statistics.median(seconds[name]):8.2f}{ratio:10.2f}{wanted:8.1f}   ", end="")
+            print(f"{100 * equal:.4f} % equal, Dice {score:.4f}")
+            enough = score >= INT8_DICE if name.endswith("int8") else equal == 1.0
+            if ratio < wanted or not enough:
+                missed.append(name)
+        missed += compare_int8(predictors, args.real)
+    print(f"\nclasses found: {np.unique(labels['port']).tolist()}")
+    print("MISSED: " + ", ".join(missed) if missed else "all met")
+    return 1 if missed else 0
+
+
+def compare_int8(predictors: dict[str, Predictor], real: str) -> list[str]:
+    """Compare int8 labels with float32 labels, vendor by vendor and on real scans; return what is missed."""
+    experiment = prepare_experiment("mnms", phantom={"subjects": 24}, quiet=True)
+    rows = {row["domain"]: row for row in [*experiment.validation, *experiment.target]}
+    scans = {f"phantom {domain}": (row["image"], [row["frame"]]) for domain, row in sorted(rows.items())}
+    if real:
+        files = [path for path in sorted(Path(real).glob("*.nii.gz")) if not path.name.endswith("_label.nii.gz")]
+        scans.update({path.name: (str(path), None) for path in files})
+    print("\nint8 against float32 labels")
+    missed = []
+    for name, (path, frames) in scans.items():
+        full, small = (predictors[key].predict(path, frames).labels for key in ("torch", "openvino-int8"))
+        score = dice(full, small)
+        print(f"  {name:32} Dice {score:.4f}")
+        if score < INT8_DICE:
+            missed.append(f"int8 on {name}")
+    return missed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

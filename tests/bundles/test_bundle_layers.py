@@ -117,8 +117,8 @@ PROBLEMS = [
     pytest.param({"run": "%training"}, "@training refers to nothing", id="macro"),
     pytest.param({"run": "$@a", "a": {"x": "@a::b::0"}}, "@a::b::0 refers to nothing", id="dangling"),
     pytest.param(
-        {"run": {"_target_": "vmfseg.handlers.GradientClipHandler", "vallue": 1}},
-        "run::vallue: GradientClipHandler takes no argument vallue",
+        {"run": {"_target_": "vmfseg.handlers.GradientClipHandler", "amount": 1}},
+        "run::amount: GradientClipHandler takes no argument amount",
         id="argument",
     ),
 ]

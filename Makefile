@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+# Some C++ libraries reset the locale of the process; text is UTF-8 all the same.
+export PYTHONUTF8 = 1
 JOBS ?= 2
 
 .DEFAULT_GOAL := help

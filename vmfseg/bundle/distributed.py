@@ -42,8 +42,9 @@ def start() -> None:
 
 
 def stop() -> None:
-    """Leave the process group."""
+    """Leave the process group together: a process that leaves early takes the connections of the others with it."""
     if dist.is_initialized():
+        dist.barrier()
         dist.destroy_process_group()
 
 

@@ -61,8 +61,8 @@ class AssignmentHead(nn.Module):
     r"""Masks without a learnt head: each kernel stands for one class.
 
     With :math:`c(j)` the class of kernel :math:`j`, :math:`s_n = \sum_{j: c(j)=n} a_j`, upsampled linearly, and the
-    logits are those of :math:`s_n` (kept 0.001 from 0 and 1), so that a sigmoid gives it back. This is how the un- and
-    weakly supervised settings segment: the assignment is chosen on source slices (:meth:`assign`), never on the
+    logits are :math:`\log s_n - \log \sum_{m \ne n} s_m`, so that a sigmoid gives :math:`s_n` back. This is how the
+    un- and weakly supervised settings segment: the assignment is chosen on source slices (:meth:`assign`), never on the
     target. Every kernel starts as background.
 
     Shape: ``BJhw[d]`` -> ``BNHW[D]``.
@@ -101,13 +101,16 @@ class AssignmentHead(nn.Module):
         """Return the logits."""
         if not torch.jit.is_scripting():
             _check(activations, self.in_channels)
-        weight = self.matrix.to(activations.dtype)
+        # the rest is summed and not taken as 1 - s, which would lose all digits where s is near 1
+        weight = torch.cat([self.matrix, 1 - self.matrix]).to(activations.dtype)
         if activations.dim() == 4:
-            scores, mode = F.conv2d(activations, weight[:, :, None, None]), "bilinear"
+            sums, mode = F.conv2d(activations, weight[:, :, None, None]), "bilinear"
         else:
-            scores, mode = F.conv3d(activations, weight[:, :, None, None, None]), "trilinear"
-        scores = F.interpolate(scores, scale_factor=float(self.stride), mode=mode, align_corners=False)
-        return torch.logit(scores.float(), eps=1e-3).to(scores.dtype)
+            sums, mode = F.conv3d(activations, weight[:, :, None, None, None]), "trilinear"
+        sums = F.interpolate(sums, scale_factor=float(self.stride), mode=mode, align_corners=False)
+        own, rest = sums.clamp_min(1e-6).log().chunk(2, dim=1)
+        logits: torch.Tensor = own - rest
+        return logits
 
 
 class PresenceHead(nn.Module):

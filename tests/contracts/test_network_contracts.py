@@ -78,7 +78,7 @@ def test_the_batch_is_the_first_axis_and_inputs_stay_as_they_were(case, dims):
     alone = tensors(net(inputs[0][:1], *inputs[1:], **case.kwargs))
     for both, one in zip(whole, alone, strict=True):
         if both.shape[0] == 2:  # the kernels among the parts have no batch axis
-            torch.testing.assert_close(both[:1], one, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(both[:1], one, rtol=1e-3, atol=1e-4)  # kappa and the logit amplify rounding
 
 
 @every_case

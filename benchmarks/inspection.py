@@ -79,13 +79,12 @@ class Material:
 def network_candidate(name: str, model: RunModel, dice: float | None = None) -> Candidate:
     """Return a trained (or random) vMF network as a candidate."""
     network = model.network
-    period = 2 ** (len(model.settings.get("channels", range(5))) - 1)
     return Candidate(
         name,
         lambda x: network.kernels(network.encoder(x)),
         network.encoder,
         network.kernels.unit_kernels().detach().numpy(),
-        period,
+        _period(model),
         dice,
     )
 
@@ -118,7 +117,7 @@ def cluster_candidate(model: RunModel, material: Material, seed: int = 1234) -> 
         distance = (described[:, None] - means[None, :, :, None, None]).square().sum(dim=2)
         return torch.nn.functional.one_hot(distance.argmin(dim=1), count).movedim(-1, 1).float()
 
-    return Candidate("N2 k-means", represent)
+    return Candidate("N2 k-means", represent, period=_period(model))
 
 
 def measure(candidate: Candidate, material: Material, seeds: Sequence[int] = (0, 1)) -> dict[str, Any]:
@@ -225,6 +224,11 @@ def _batches(views: Sequence[SliceView]) -> tuple[torch.Tensor, ...]:
 @torch.no_grad()
 def _ask(represent: Represent, x: torch.Tensor) -> torch.Tensor:
     return represent(x)
+
+
+def _period(model: RunModel) -> int:
+    """Return the product of the encoder's poolings; shifts by it move every lattice onto itself."""
+    return int(2 ** (len(model.settings.get("channels", range(5))) - 1))
 
 
 def _plain(settings: Mapping[str, Any], value: Any) -> Any:

@@ -130,7 +130,7 @@ def _equivariance(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
     for name, figures in results.items():
         e = figures["equivariance"]
         chances = [row["chance"] for row in e if row["mask"] == "foreground" and row["chance"] is not None]
-        motions = [_text(score(e, "eq", choose, None)) + _floor(e, choose) for choose in MOTIONS.values()]
+        motions = [_moved(e, choose) for choose in MOTIONS.values()]
         separate = [_text(score(e, "sep", lambda row: True, fill)) for fill in ("local_mean", "zero")]
         spread = f"{min(chances):.2f}–{max(chances):.2f}" if chances else "–"
         rows.append(
@@ -176,26 +176,38 @@ def claims(results: Mapping[str, Mapping[str, Any]]) -> str:
                 verdict = "undefined" if a is None or b is None else ("supported" if b > a else "not supported")
                 pairs.append(f"by {label} {verdict} ({_text(b)} against {_text(a)})")
             parts.append(f"{more} above {less}: {', '.join(pairs)}.")
-    plain = next((name for name in results if "without augmentation" in name), None)
-    if plain and "vMFNet" in results:
-        with_, without = headline(results["vMFNet"]), headline(results[plain])
-        parts.append(f"Without augmentation CE is {_text(without)} instead of {_text(with_)}: what differs is learnt "
-                     "from augmentation and is no merit of the kernels.")  # fmt: skip
-    else:
-        parts.append("No model without augmentation was given, so no equivariance under flips and turns is credited to "
-                     "the kernels here.")  # fmt: skip
+    parts.append(_augmentation(results))
     parts.append("One seed, phantom data, small networks: the figures speak of these models, not of the paper's.")
     return " ".join(parts)
+
+
+def _augmentation(results: Mapping[str, Mapping[str, Any]]) -> str:
+    plain = next((name for name in results if "without augmentation" in name), None)
+    if plain is None or "vMFNet" not in results:
+        return (
+            "No model without augmentation was given, so no equivariance under flips and turns is credited to kernels."
+        )
+    both = [
+        score(results[name]["equivariance"], "eq", lambda row: row["family"] == "exact", None)
+        for name in (plain, "vMFNet")
+    ]
+    text = f"Under exact motions vMFNet has CE {_text(both[1])}, without augmentation {_text(both[0])}"
+    if None in both:
+        return f"{text}: undefined, nothing can be credited."
+    if both[0] < both[1]:
+        return f"{text}: the difference comes from augmentation and is no merit of the kernels."
+    return f"{text}: augmentation is not where it comes from."
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return ["| " + " | ".join(head) + " |", "|" + "---|" * len(head), *("| " + " | ".join(row) + " |" for row in rows)]
 
 
-def _floor(rows: Sequence[Mapping[str, Any]], choose: Callable[[Mapping[str, Any]], bool]) -> str:
+def _moved(rows: Sequence[Mapping[str, Any]], choose: Callable[[Mapping[str, Any]], bool]) -> str:
+    value = score(rows, "eq", choose, None)
     chosen = [row for row in rows if row["test"] == "eq" and row["mask"] == "foreground" and choose(row)]
     at = [row for row in chosen if row["floor"] > 0 and row["error"] is not None and row["error"] <= row["floor"]]
-    return " (floor)" if chosen and len(at) == len(chosen) else ""
+    return _text(value) + (" (floor)" if value is not None and len(at) == len(chosen) else "")
 
 
 def _correlation(entry: Mapping[str, Any] | None) -> str:

@@ -97,6 +97,7 @@ def workflow(tmp_path):
         "size": 3,
         "data": {"x": 1},
         "user": "$len(@data)",
+        "train": {"loader": {"_target_": "vmfseg.data.SliceLoader", "batch_size": 4}, "handlers": []},
     }
     config["run"] = ["$vmfseg.bundle.start_run()", "$@size"]
     (configs / "train.json").write_text(json.dumps(config))
@@ -119,6 +120,8 @@ def workflow(tmp_path):
         pytest.param({"paper_only": 3}, 3, id="of another file of the bundle"),
         pytest.param({"data::y": 3}, 3, id="data"),
         pytest.param({"mine": 4, "size": "@mine"}, 4, id="referred to"),
+        pytest.param({"train::loader::seed": 4}, 3, id="an argument"),
+        pytest.param({"uri": "x", "train::handlers": [{"_target_": "H", "uri": "@uri"}]}, 3, id="as tracking does"),
     ],
 )
 def test_a_workflow_with_good_keys_runs(workflow, overrides, size):
@@ -129,7 +132,15 @@ def test_an_overlay_of_the_bundle_is_known(workflow):
     assert workflow("train.json", "paper.json").run()[1] == 9
 
 
-@pytest.mark.parametrize(("key", "near"), [("siize", "size"), ("datta", "data")])
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [
+        ("siize", "size"),
+        ("datta", "data"),
+        ("train::lodaer", "train::loader"),
+        ("train::loader::batch_sise", "batch_size"),
+    ],
+)
 def test_a_workflow_with_a_misspelt_key_stops(workflow, key, near):
     with pytest.raises(RuntimeError) as caught:
         workflow(**{key: 5}).run()

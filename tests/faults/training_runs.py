@@ -25,6 +25,7 @@ TINY: dict[str, object] = {
     "pretraining_iterations": 90,
     "max_iterations": 8,
     "epoch_length": 2,
+    "selection": "last",  # so that the model holds what every step did, up to the last
 }
 
 

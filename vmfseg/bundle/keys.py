@@ -18,7 +18,7 @@ __all__ = ["check_keys", "new_keys", "normalize_key", "union"]
 _MONAI_KEYS = frozenset({"imports", "initialize", "run", "finalize", "save_execute_config"})
 
 
-def check_keys(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
+def check_keys(config: Mapping[str, Any], overrides: Mapping[str, Any], context: Any = None) -> None:
     """Refuse an override that nothing in the config would read.
 
     Accepted are ids that the config has; further arguments of a ``_target_`` that its signature takes; entries of a
@@ -28,6 +28,7 @@ def check_keys(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
     Args:
         config: the raw config, all files merged.
         overrides: values by id, with ``::`` or ``#`` between the parts.
+        context: what else may refer to a new key.
 
     Raises:
         VmfError: VMF110 with the nearest key.
@@ -39,7 +40,7 @@ def check_keys(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
           about  kapa
           fix    Did you mean 'kappa'?
     """
-    used = set(_references([config, overrides]))
+    used = set(_references([config, overrides, context]))
     for key in overrides:
         _check(config, normalize_key(key), used)
 

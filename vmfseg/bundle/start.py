@@ -45,8 +45,7 @@ def refuse_unknown_keys() -> None:
     files = sorted(f for f in folder.iterdir() if f.suffix in (".json", ".yaml", ".yml") and f.stem != "metadata")
     known = union(ConfigParser.load_config_file(file) for file in files)
     config = {key: value for key, value in parser.config.items() if key != "_meta_"}
-    merged = {**known, **{key: config[key] for key in known if key in config}}
-    check_keys(merged, {name: config.get(name) for name in new_keys(config, known)})
+    check_keys(known, dict.fromkeys(new_keys(config, known)), context=config)
 
 
 def explain_errors() -> None:

@@ -59,6 +59,8 @@ def draw_overlay(prediction: Prediction, labels: Mapping[int, str], frame: int |
         axis.imshow(upright(pixels[..., k][box]), cmap="gray", vmin=0, vmax=1, **shape)
         axis.imshow(upright(overlay(classes[..., k][box], alpha=0.4)), **shape)
         axis.set_title(f"slice {k + 1} of {count}", fontsize=7, color=INK, pad=2)
+    if prediction.scan.num_frames > 1:
+        figure.suptitle(f"frame {number}", fontsize=9, color=INK)
     handles = [Patch(color=class_color(value), label=name) for value, name in sorted(labels.items()) if value]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=8)
     return png_bytes(figure)

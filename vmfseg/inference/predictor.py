@@ -189,6 +189,8 @@ class Predictor:
         """
         scan = image if isinstance(image, Scan) else Scan.open(image, **rules)
         wanted = parse_frames(frames, scan.num_frames)
+        if scan.num_frames == 1:
+            wanted = None  # a single frame is whatever phase it is
         by_phase = wanted is not None and any(isinstance(frame, str) for frame in wanted)
         todo = range(scan.num_frames) if wanted is None or by_phase else [int(frame) for frame in wanted]
         # of frames that only serve to find the phases, nothing but the labels is kept
@@ -232,10 +234,10 @@ class Predictor:
                 size = batch.shape[-2:]
                 full = F.interpolate(out.activations, size=size, mode="bilinear", align_corners=False)
                 explained.append(self._to_native(full, space))
-        volume = self._to_stored(torch.cat(labels, dim=3), stacked)
-        measures = plausibility(torch.cat(labels, dim=3)[0].numpy(), self.spec.labels)
+        whole = torch.cat(labels, dim=3)
+        measures = plausibility(whole[0].numpy(), self.spec.labels)
         return FramePrediction(
-            labels=volume[0].numpy(),
+            labels=self._to_stored(whole, stacked)[0].numpy(),
             signals={**collector.signals(), **measures},
             kernel_shares=collector.activations(),
             probabilities=self._maps(chances, stacked),

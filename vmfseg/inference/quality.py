@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -145,7 +145,6 @@ class QualityModel:
     threshold: float = 0.7
     volumes: int = 0
     subjects: int = 0
-    extra: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def load(cls, path: StrPath) -> QualityModel:

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import nibabel as nib
@@ -18,9 +20,10 @@ from vmfseg.data.itk_io import LPS_TO_RAS
 from vmfseg.data.load import to_metatensor
 from vmfseg.data.reader import Volume, read_header, read_volume
 from vmfseg.data.volume import ReadRules, Stored, VolumeHeader, check_grid, check_shape, check_values
-from vmfseg.utils import VmfError
+from vmfseg.utils import VmfError, atomic_write
+from vmfseg.utils.io import StrPath
 
-__all__ = ["Scan", "map_image"]
+__all__ = ["Scan", "map_image", "write_map"]
 
 _LABEL_INTENT = 1002
 _VECTOR_INTENT = 1007
@@ -145,7 +148,8 @@ def map_image(scan: Scan, values: npt.NDArray[Any], *, channels: bool = False) -
     Shape, forms, codes, voxel sizes, time step and units are those of the input; only the type of the voxels, their
     scaling and the intent are those of the map. A scan that is no NIfTI file gets a new header from its affine.
 
-    Shape: ``(X, Y, Z[, T])``; with ``channels`` the maps come last, ``(X, Y, Z[, T], K)``.
+    Shape: ``(X, Y, Z[, T])``, or ``(X, Y, Z)`` for one frame of a cine; with ``channels`` the maps come last,
+    ``(X, Y, Z[, T], K)``.
 
     Args:
         scan: whose grid it is.
@@ -156,9 +160,10 @@ def map_image(scan: Scan, values: npt.NDArray[Any], *, channels: bool = False) -
         ValueError: if the shape is not the scan's.
     """
     grid = values.shape[:-1] if channels else values.shape
-    if tuple(grid) not in (scan.shape, scan.header.shape):
+    shape = scan.grid_shape if tuple(grid) == scan.grid_shape and scan.num_frames > 1 else scan.shape
+    if tuple(grid) not in (shape, scan.header.shape):
         raise ValueError(f"values must lie on the grid {scan.shape} of the scan, got {values.shape}.")
-    array = values.reshape((*scan.shape, values.shape[-1]) if channels else scan.shape)
+    array = values.reshape((*shape, values.shape[-1]) if channels else shape)
     nifti = scan.header.nifti
     if nifti is None:
         image = nib.Nifti1Image(array, scan.header.original_affine)
@@ -175,6 +180,18 @@ def map_image(scan: Scan, values: npt.NDArray[Any], *, channels: bool = False) -
         image = kind(array, None, _without_extensions(fields))  # no affine: forms and codes stay as they are
     image.header["intent_code"] = _VECTOR_INTENT if channels else _LABEL_INTENT
     return image
+
+
+def write_map(path: StrPath, image: Any, *, overwrite: bool = False) -> None:
+    """Write a nibabel image in one step; equal images give equal bytes.
+
+    Raises:
+        VmfError: VMF501 to VMF503 if the file cannot be written.
+    """
+    content = image.to_bytes()
+    if Path(path).name.lower().endswith(".gz"):
+        content = gzip.compress(content, compresslevel=6, mtime=0)
+    atomic_write(path, content, overwrite=overwrite)
 
 
 def _without_extensions(fields: Any) -> Any:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import gzip
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -14,11 +13,10 @@ from vmfseg.data import DataWarning
 from vmfseg.inference.inputs import Job
 from vmfseg.inference.overlay import draw_overlay
 from vmfseg.inference.predictor import Prediction, Predictor
-from vmfseg.inference.scan import map_image
+from vmfseg.inference.scan import map_image, write_map
 from vmfseg.utils import VmfError, atomic_write, find_vmf_error, write_json
-from vmfseg.utils.io import StrPath
 
-__all__ = ["SegmentOptions", "SegmentResult", "save_prediction", "segment_files", "write_map"]
+__all__ = ["SegmentOptions", "SegmentResult", "save_prediction", "segment_files"]
 
 
 @dataclass(frozen=True)
@@ -137,18 +135,6 @@ def save_prediction(
         atomic_write(job.beside("overlay", ".png"), draw_overlay(prediction, names), overwrite=overwrite)
     write_json(job.beside("quality", ".json"), prediction.quality, overwrite=overwrite)
     write_map(job.output, prediction.image, overwrite=overwrite)
-
-
-def write_map(path: StrPath, image: Any, *, overwrite: bool = False) -> None:
-    """Write a nibabel image in one step; equal images give equal bytes.
-
-    Raises:
-        VmfError: VMF501 to VMF503 if the file cannot be written.
-    """
-    content = image.to_bytes()
-    if Path(path).name.lower().endswith(".gz"):
-        content = gzip.compress(content, compresslevel=6, mtime=0)
-    atomic_write(path, content, overwrite=overwrite)
 
 
 def _segment(predictor: Predictor, job: Job, options: SegmentOptions) -> SegmentResult:

@@ -54,9 +54,9 @@ def fill_network(network: torch.nn.Module, tensors: Mapping[str, torch.Tensor], 
         raise VmfError(
             "VMF306",
             subject=str(path),
-            rule="the weights must fit the network of the config",
+            rule="the weights must fit the network",
             found="; ".join(problems[:3]) + more,
-            fix="write the options of the training (channels, num_kernels ...) into the config, or train again",
+            fix="give the options of the training (channels, num_kernels ... or paper.json) here too, or train again",
         )
     broken = [name for name, tensor in tensors.items() if not bool(torch.isfinite(tensor.float()).all())]
     if broken:

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from ignite.engine import Engine, Events
 
-from vmfseg.handlers import load_tensors
+from vmfseg.inference.tensors import fill_network, read_tensors
 from vmfseg.utils import VmfError
 from vmfseg.utils.io import StrPath
 
@@ -24,11 +23,11 @@ def load_model(network: torch.nn.Module, path: StrPath) -> None:
 
     Args:
         network: as it was trained, perhaps wrapped for several processes.
-        path: ``model.pt``.
+        path: ``model.pt`` or ``model.safetensors``.
 
     Raises:
         VmfError: VMF301 if there is no such file, VMF306 if the weights belong to another network, VMF401 if the file
-            holds anything but tensors.
+            holds anything but tensors, VMF402 if some are NaN.
     """
     if not Path(path).is_file():
         raise VmfError(
@@ -38,18 +37,7 @@ def load_model(network: torch.nn.Module, path: StrPath) -> None:
             fix="train it first (python -m monai.bundle run training ...), or pass --checkpoint",
         )
     bare = getattr(network, "module", network)
-    weights = load_tensors(path)
-    problems = _problems(bare.state_dict(), weights)
-    if problems:
-        more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
-        raise VmfError(
-            "VMF306",
-            subject=str(path),
-            rule="the weights must fit the network",
-            found="; ".join(problems[:3]) + more,
-            fix="give the options of the training (--channels, --num_kernels ... or paper.json) here too",
-        )
-    bare.load_state_dict(weights)
+    fill_network(bare, read_tensors(path), path)
 
 
 class ModelLoader:
@@ -57,7 +45,7 @@ class ModelLoader:
 
     Args:
         network: where the weights go.
-        path: ``model.pt``.
+        path: ``model.pt`` or ``model.safetensors``.
     """
 
     def __init__(self, network: torch.nn.Module, path: StrPath) -> None:
@@ -70,15 +58,3 @@ class ModelLoader:
     def __call__(self, _engine: Any = None) -> None:
         """Load."""
         load_model(self.network, self.path)
-
-
-def _problems(wanted: Mapping[str, torch.Tensor], given: Any) -> list[str]:
-    if not isinstance(given, Mapping):
-        return [f"a {type(given).__name__} instead of named tensors"]
-    missing = [f"{name} is missing" for name in wanted if name not in given]
-    shapes = [
-        f"{name} is {tuple(given[name].shape)} instead of {tuple(tensor.shape)}"
-        for name, tensor in wanted.items()
-        if name in given and given[name].shape != tensor.shape
-    ]
-    return shapes + missing + [f"{name} is not known" for name in given if name not in wanted]

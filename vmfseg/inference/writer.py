@@ -8,15 +8,14 @@ from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
-import nibabel as nib
 import numpy as np
 import numpy.typing as npt
 import torch
 from monai.config import KeysCollection
 from monai.transforms import SaveImaged
 
-from vmfseg.data.reader import SUPPORTED_SUFFIXES, read_header
-from vmfseg.utils import atomic_path
+from vmfseg.data.reader import SUPPORTED_SUFFIXES
+from vmfseg.inference.scan import Scan, map_image, write_map
 
 __all__ = ["SaveLabeld", "label_path", "write_label"]
 
@@ -39,36 +38,24 @@ def write_label(path: StrPath, label: npt.NDArray[Any], image: StrPath, *, overw
         VmfError: what the reader refuses; VMF501 to VMF503 if the file cannot be written.
 
     Example:
-        >>> import tempfile
+        >>> import nibabel as nib, tempfile
         >>> folder = Path(tempfile.mkdtemp())
         >>> nib.save(nib.Nifti1Image(np.zeros((32, 24, 3), np.int16), np.diag([1.2, 1.2, 8, 1])), folder / "a.nii.gz")
         >>> file = write_label(folder / "a_seg.nii.gz", np.ones((32, 24, 3)), folder / "a.nii.gz")
         >>> nib.load(file).get_data_dtype(), nib.load(file).shape
         (dtype('uint8'), (32, 24, 3))
     """
-    header = read_header(image)
-    values = np.asarray(label)
-    if values.shape != header.shape[:3]:
+    scan, values = Scan.open(image), np.asarray(label)
+    if values.shape != scan.grid_shape:
         raise ValueError(
-            f"label must have the shape of the image {header.shape[:3]}, got {values.shape}. "
+            f"label must have the shape of the image {scan.grid_shape}, got {values.shape}. "
             "Invert the transforms before writing."
         )
     if values.size and (values.min() < 0 or values.max() > 255 or not np.array_equal(values, np.rint(values))):
         raise ValueError("label must hold class numbers from 0 to 255, got other values. Write the argmax.")
-    voxels = values.astype(np.uint8)
-    if header.nifti is None:
-        out = nib.Nifti1Image(voxels, header.original_affine)
-    else:
-        fields = header.nifti.copy()
-        fields.extensions.clear()  # free text about the patient, perhaps
-        fields.set_data_dtype(np.uint8)
-        fields.set_data_shape(voxels.shape)
-        fields.set_slope_inter(1.0, 0.0)
-        fields["cal_max"], fields["cal_min"] = 0, 0
-        kind = nib.Nifti2Image if isinstance(fields, nib.Nifti2Header) else nib.Nifti1Image
-        out = kind(voxels, None, fields)  # no affine: forms and codes stay as they are
-    with atomic_path(path, overwrite=overwrite) as temporary:
-        nib.save(out, temporary)
+    if scan.num_frames == 1 and len(scan.header.shape) == 4:
+        values = values[..., None]
+    write_map(path, map_image(scan, values.astype(np.uint8)), overwrite=overwrite)
     return Path(path)
 
 

@@ -170,7 +170,7 @@ def cord_problem(target: str, seed: int, folder: str) -> Problem:
     labels = {0: "background", 1: "GM", 2: "WM"}
     datalist = FolderDataset(folder, table, labels=labels).datalist()
     split = leave_one_domain_out(datalist, target, labeled_fraction=1.0, validation_fraction=0.0)
-    return Problem(Experiment(datalist, split), pixdim=0.5, size=96)
+    return Problem(Experiment(datalist, split), pixdim=0.5, size=64)
 
 
 def train_and_score(problem: Problem, recipe: Recipe, seed: int, unseen: bool = True) -> dict[str, Any]:

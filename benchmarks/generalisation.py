@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 import torch
-from common import METHODS, Problem, cord_problem, heart_problem, train_and_score
+from common import METHODS, Problem, cord_problem, heart_problem, replace, train_and_score
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -76,6 +76,7 @@ def main() -> None:
     parser.add_argument("--targets", default="", help="comma-separated; all by default")
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--seeds", default="0,1")
+    parser.add_argument("--iterations", type=int, default=300, help="labelled batches, the same for every method")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--output", default="", help="JSON-lines file; default results/generalisation_<data>.jsonl")
     arguments = parser.parse_args()
@@ -94,8 +95,9 @@ def main() -> None:
                     make = heart_problem if arguments.data == "hearts" else cord_problem
                     problem = make(target, seed, arguments.folder)
                 start = time.process_time()
-                row = train_and_score(problem, METHODS[method], seed)
-                row = {"method": method, "target": target, "seed": seed, **row}
+                recipe = replace(METHODS[method], iterations=arguments.iterations)
+                row = train_and_score(problem, recipe, seed)
+                row = {"method": method, "target": target, "seed": seed, "iterations": recipe.iterations, **row}
                 row["cpu_seconds"] = round(time.process_time() - start)
                 rows.append(row)
                 output.parent.mkdir(parents=True, exist_ok=True)

@@ -70,6 +70,12 @@ def test_keys_that_nothing_reads_are_refused_with_the_nearest(key, fix):
     assert fix in caught.value.fix
 
 
+def test_arguments_are_those_of_the_target_that_will_be_called():
+    check_keys(CONFIG, {"train::loader::_target_": "torch.optim.SGD", "train::loader::momentum": 0.9})
+    with pytest.raises(VmfError, match="SGD takes no argument momentun"):
+        check_keys(CONFIG, {"train::loader::_target_": "torch.optim.SGD", "train::loader::momentun": 0.9})
+
+
 def test_a_new_key_that_another_override_refers_to_is_accepted():
     check_keys(CONFIG, {"my_kappa": 5.0, "kappa": "$@my_kappa * 2"})
     with pytest.raises(VmfError, match="no such key"):
@@ -77,8 +83,12 @@ def test_a_new_key_that_another_override_refers_to_is_accepted():
 
 
 def test_new_keys_are_found_at_any_depth_and_files_are_united():
-    known = union([CONFIG, {"train": {"extra": 1}, "train::loader::seed": 3}])
+    known = union(
+        [{"train::loader::workers": 2, "none::x": 1}, CONFIG, {"train": {"extra": 1}, "train::loader::seed": 3}]
+    )
     assert known["train"]["extra"] == 1
+    assert known["train"]["loader"]["workers"] == 2
+    assert "none" not in known
     assert known["train"]["loader"]["seed"] == "@seed"
     changed = json.loads(json.dumps(CONFIG))
     changed["train"]["loader"]["batch_sise"] = 1
@@ -121,6 +131,7 @@ def workflow(tmp_path):
         pytest.param({"data::y": 3}, 3, id="data"),
         pytest.param({"mine": 4, "size": "@mine"}, 4, id="referred to"),
         pytest.param({"train::loader::seed": 4}, 3, id="an argument"),
+        pytest.param({"train::loader::_target_": "torch.optim.SGD", "train::loader::lr": 1}, 3, id="another target"),
         pytest.param({"uri": "x", "train::handlers": [{"_target_": "H", "uri": "@uri"}]}, 3, id="as tracking does"),
     ],
 )

@@ -41,8 +41,9 @@ def check_keys(config: Mapping[str, Any], overrides: Mapping[str, Any], context:
           fix    Did you mean 'kappa'?
     """
     used = set(_references([config, overrides, context]))
-    for key in overrides:
-        _check(config, normalize_key(key), used)
+    values = {normalize_key(key): value for key, value in overrides.items()}
+    for name in values:
+        _check(config, name, used, values)
 
 
 def new_keys(config: Mapping[str, Any], known: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
@@ -63,20 +64,28 @@ def union(configs: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Return a dictionary with the ids of all ``configs``.
 
     Example:
-        >>> union([{"a": {"x": 1}}, {"a": {"y": 2}, "b": 3}])
+        >>> union([{"a": {"x": 1}}, {"a::y": 2, "b": 3}])
         {'a': {'x': 1, 'y': 2}, 'b': 3}
     """
     merged: dict[str, Any] = {}
+    edits: dict[str, Any] = {}  # an overlay edits what another file defines
     for config in configs:
         for key, value in config.items():
             plain = normalize_key(key)
-            if "::" in plain:  # an overlay edits what another file defines; check_keys is for that
-                continue
             below = merged.get(plain)
-            if isinstance(value, Mapping) and (below is None or isinstance(below, Mapping)):
+            if "::" in plain:
+                edits[plain] = value
+            elif isinstance(value, Mapping) and (below is None or isinstance(below, Mapping)):
                 merged[plain] = union([below or {}, value])
             else:
                 merged.setdefault(plain, value)
+    for name, value in edits.items():
+        *parents, last = name.split("::")
+        node: Any = merged
+        for parent in parents:
+            node = node.get(parent) if isinstance(node, dict) else None
+        if isinstance(node, dict):
+            node.setdefault(last, value)
     return merged
 
 
@@ -90,7 +99,7 @@ def normalize_key(key: str) -> str:
     return key.lstrip("+").replace("#", "::")
 
 
-def _check(config: Mapping[str, Any], name: str, used: set[str]) -> None:
+def _check(config: Mapping[str, Any], name: str, used: set[str], values: Mapping[str, Any]) -> None:
     node: Any = config
     parts = name.split("::")
     for depth, part in enumerate(parts):
@@ -103,8 +112,11 @@ def _check(config: Mapping[str, Any], name: str, used: set[str]) -> None:
         if not isinstance(node, Mapping):
             _refuse(name, f"{'::'.join(parts[:depth])} is a value, not a section")
         if part not in node:
+            if part.startswith("_") and part.endswith("_") and depth:
+                return  # MONAI's own words, such as _target_ and _disabled_
             if "_target_" in node:
-                _check_argument(str(node["_target_"]), part, name)
+                target = values.get(f"{'::'.join(parts[:depth])}::_target_", node["_target_"])
+                _check_argument(str(target), part, name)
                 return
             whole = {"::".join(parts[: i + 1]) for i in range(depth + 1)}
             if not (whole & used or (depth == 0 and part in _MONAI_KEYS)):
@@ -117,8 +129,6 @@ def _check(config: Mapping[str, Any], name: str, used: set[str]) -> None:
 
 
 def _check_argument(target: str, argument: str, name: str) -> None:
-    if argument.startswith("_"):
-        return
     if "." not in target:
         module = ComponentLocator().get_component_module_name(target)
         target = f"{module if isinstance(module, str) else module[0]}.{target}" if module else target

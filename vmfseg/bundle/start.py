@@ -45,7 +45,13 @@ def refuse_unknown_keys() -> None:
     files = sorted(f for f in folder.iterdir() if f.suffix in (".json", ".yaml", ".yml") and f.stem != "metadata")
     known = union(ConfigParser.load_config_file(file) for file in files)
     config = {key: value for key, value in parser.config.items() if key != "_meta_"}
-    check_keys(known, dict.fromkeys(new_keys(config, known)), context=config)
+    added: dict[str, Any] = {}
+    for name in new_keys(config, known):
+        added[name] = None
+        component = _entry(config, name.rpartition("::")[0])
+        if "_target_" in component:  # perhaps another one than in the files
+            added[f"{name.rpartition('::')[0]}::_target_"] = component["_target_"]
+    check_keys(known, added, context=config)
 
 
 def explain_errors() -> None:
@@ -62,6 +68,12 @@ def explain_errors() -> None:
 
     hook.explains = True  # type: ignore[attr-defined]
     sys.excepthook = hook
+
+
+def _entry(config: Any, name: str) -> Any:
+    for part in name.split("::") if name else ():
+        config = config[part]
+    return config
 
 
 def _running() -> tuple[Any, Any]:

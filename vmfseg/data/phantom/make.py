@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from threadpoolctl import threadpool_limits
+
 from vmfseg import __version__
 from vmfseg.data.phantom.vendors import CORD_SITES, HEART_CENTERS
 from vmfseg.data.phantom.writer import write_csv, write_subject, write_tissues
@@ -136,7 +138,9 @@ def _run(jobs: list[tuple[Any, ...]], workers: int) -> Iterator[dict[str, Any]]:
         return
     # forked workers need not import anything again; elsewhere they start from scratch
     method = "fork" if "fork" in multiprocessing.get_all_start_methods() else None
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context(method)) as pool:
+    # one thread each: BLAS threads of several workers get in each other's way
+    context = multiprocessing.get_context(method)
+    with ProcessPoolExecutor(workers, context, initializer=threadpool_limits, initargs=(1,)) as pool:
         futures = [pool.submit(write_subject, *job) for job in jobs]
         try:
             for future in as_completed(futures):

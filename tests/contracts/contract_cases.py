@@ -104,6 +104,7 @@ NETWORKS: dict[str, list[Case]] = {
         Case("stride-2", lambda d: SegmentationHead(d, 3, 4, hidden_channels=4), image(8, 3)),
         Case("stride-1", lambda d: SegmentationHead(d, 3, 4, hidden_channels=4, stride=1), image(8, 3)),
         Case("stride-4", lambda d: SegmentationHead(d, 3, 4, hidden_channels=4, stride=4), image(4, 3)),
+        Case("log", lambda d: SegmentationHead(d, 3, 4, hidden_channels=4, log_activations=True), image(8, 3)),
     ],
     "VMFComposer": [
         Case(
@@ -136,6 +137,7 @@ NETWORKS: dict[str, list[Case]] = {
             kwargs=PARTS,
         ),
         Case("signed", small_net(last_activation="none"), image(), kwargs=PARTS),
+        Case("log-activations", small_net(log_activations=True), image(), kwargs=PARTS),
         Case("full-resolution", small_net(level=0), image(), kwargs=PARTS),
         Case("presence-on-masks", small_net(presence="masks", presence_channels=1), image(64), (2,), PARTS),
         Case("presence-on-activations", small_net(presence="activations", presence_channels=1), image(64), (2,), PARTS),

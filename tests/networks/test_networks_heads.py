@@ -20,6 +20,31 @@ def test_segmentation_head_returns_logits_not_probabilities():
     assert logits.abs().max() > 1e-3
 
 
+def test_a_head_of_log_activations_is_a_head_behind_a_logarithm():
+    torch.manual_seed(0)
+    plain = SegmentationHead(in_channels=3, hidden_channels=8).eval()
+    log = SegmentationHead(in_channels=3, hidden_channels=8, log_activations=True).eval()
+    log.load_state_dict(plain.state_dict())
+    activations = torch.rand(2, 3, 8, 8).softmax(dim=1)
+    torch.testing.assert_close(log(activations), plain(activations.log()))
+    gated = torch.zeros(1, 3, 8, 8)
+    gated[:, 0] = 1
+    assert log(gated).isfinite().all()
+
+
+def test_a_head_of_log_activations_still_teaches_the_encoder_where_one_kernel_takes_all():
+    torch.manual_seed(0)
+    reached = {}
+    for logarithm in (False, True):
+        scores = torch.zeros(1, 3, 8, 8)
+        scores[:, 0] = 10  # the winner has all but 1e-4
+        scores.requires_grad_()
+        head = SegmentationHead(in_channels=3, hidden_channels=8, log_activations=logarithm).eval()
+        head(scores.softmax(dim=1)).square().sum().backward()
+        reached[logarithm] = float(scores.grad.abs().mean())
+    assert reached[True] > 100 * reached[False]
+
+
 def test_assignment_adds_the_activations_of_a_class():
     head = AssignmentHead(in_channels=4, out_channels=3, stride=1)
     head.assign([0, 2, 1, 2])

@@ -22,6 +22,11 @@ class SegmentationHead(nn.Module):
     convolution (Liu et al. 2023, section IV-B): 134 980 parameters for 12 kernels and 4 classes. The paper applies a
     sigmoid to every channel, background included; we return logits and leave that to the loss and the reader.
 
+    With ``log_activations`` it reads :math:`\log Z_{vMF}` (floored at :math:`10^{-6}`). Where one kernel takes all,
+    :math:`a_j \to 1`, the derivative of an activation by its cosines is :math:`\kappa a_j (1 - a_j) \to 0` and the
+    encoder no longer hears the head; that of the logarithm of a losing one is :math:`\kappa (1 - a_j) \to \kappa`.
+    The maps that are shown, recomposed and measured are the activations in either case.
+
     Shape: ``BJhw[d]`` -> ``BNHW[D]``.
 
     Args:
@@ -30,6 +35,7 @@ class SegmentationHead(nn.Module):
         out_channels: ``N``, background first.
         hidden_channels: width of the head.
         stride: image size over feature size.
+        log_activations: read the logarithm of the activations.
 
     Example:
         >>> SegmentationHead(in_channels=12, out_channels=4, hidden_channels=8)(torch.rand(1, 12, 6, 6)).shape
@@ -43,9 +49,10 @@ class SegmentationHead(nn.Module):
         out_channels: int = 4,
         hidden_channels: int = 64,
         stride: int = 2,
+        log_activations: bool = False,
     ) -> None:
         super().__init__()
-        self.in_channels = in_channels
+        self.in_channels, self.log_activations = in_channels, log_activations
         self.decoder = UpsamplingDecoder(spatial_dims, in_channels, out_channels, hidden_channels, stride)
         self.apply(initialize_weights)
 
@@ -53,6 +60,8 @@ class SegmentationHead(nn.Module):
         """Return the logits."""
         if not torch.jit.is_scripting():
             _check(activations, self.in_channels)
+        if self.log_activations:
+            activations = activations.clamp_min(1e-6).log()
         logits: torch.Tensor = self.decoder(activations)
         return logits
 

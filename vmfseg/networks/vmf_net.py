@@ -45,6 +45,7 @@ class VMFNet(nn.Module):
         last_activation: ``"relu"`` or ``"none"``, see :class:`VMFEncoder`.
         hidden_channels: width of segmentation head and image decoder.
         head: ``"segmentation"`` for a learnt head, ``"assignment"`` for one class a kernel (no parameters).
+        log_activations: let the segmentation head read the logarithm of the activations, see :class:`SegmentationHead`.
         reconstruct: build the composer.
         linear_decoder: no batch norm and ReLU in the composer's decoder (reference code).
         raw_kernels: recompose with the raw kernel weights (reference code) instead of unit ones.
@@ -78,6 +79,7 @@ class VMFNet(nn.Module):
         last_activation: str = "relu",
         hidden_channels: int = 64,
         head: str = "segmentation",
+        log_activations: bool = False,
         reconstruct: bool = True,
         linear_decoder: bool = False,
         raw_kernels: bool = False,
@@ -103,7 +105,9 @@ class VMFNet(nn.Module):
             # local names carry the types: TorchScript warns of annotations on `self`
             masks: nn.Module = AssignmentHead(num_kernels, out_channels, stride)
             if head == "segmentation":
-                masks = SegmentationHead(spatial_dims, num_kernels, out_channels, hidden_channels, stride)
+                masks = SegmentationHead(
+                    spatial_dims, num_kernels, out_channels, hidden_channels, stride, log_activations
+                )
             self.head = masks
             composer: Optional[VMFComposer] = None  # noqa: UP045 - TorchScript
             if reconstruct:

@@ -32,16 +32,16 @@ PAPER_WEIGHTS: dict[str, dict[str, float]] = {
 class VMFLoss(nn.Module):
     r"""Weighted sum of named terms, of which those that can be computed apply.
 
-    =================  ============================================  ===============================
-    term               formula                                       needs
-    =================  ============================================  ===============================
-    ``dice``           :class:`MaskedDiceLoss`                       a label
-    ``cross_entropy``  :class:`MaskedCrossEntropyLoss`               a label
-    ``reconstruction`` :math:`|X - \hat X|_1`, mean (Eq. 10)         parts.reconstruction
-    ``clustering``     :class:`VMFClusteringLoss` (Eq. 6)            nothing more
-    ``presence``       :class:`PresenceLoss` (Eq. 7)                 parts.presence, presence labels
-    ``cross_pseudo``   :class:`CrossPseudoLoss` (Eq. 12)             the partner's logits
-    =================  ============================================  ===============================
+    ==================  ============================================  ===============================
+    term                formula                                       needs
+    ==================  ============================================  ===============================
+    ``dice``            :class:`MaskedDiceLoss`                       a label
+    ``cross_entropy``   :class:`MaskedCrossEntropyLoss`               a label
+    ``reconstruction``  :math:`|X - \hat X|_1`, mean (Eq. 10)         parts.reconstruction
+    ``clustering``      :class:`VMFClusteringLoss` (Eq. 6)            nothing more
+    ``presence``        :class:`PresenceLoss` (Eq. 7)                 parts.presence, presence labels
+    ``cross_pseudo``    :class:`CrossPseudoLoss` (Eq. 12)             the partner's logits
+    ==================  ============================================  ===============================
 
     A batch without a label simply has no ``dice``: so one loss serves labelled and unlabelled batches and the engine
     holds no weights. A label with fewer images than the batch belongs to the first ones (labelled and unlabelled images

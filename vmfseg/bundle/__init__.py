@@ -6,5 +6,14 @@ from .fingerprint import config_closure
 from .keys import check_keys
 from .locate import find_root
 from .start import start_run
+from .trust import inspect_bundle, require_trusted
 
-__all__ = ["check_keys", "config_closure", "distributed", "find_root", "start_run"]
+__all__ = [
+    "check_keys",
+    "config_closure",
+    "distributed",
+    "find_root",
+    "inspect_bundle",
+    "require_trusted",
+    "start_run",
+]

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Look for code in the configs of a bundle. Nothing is executed: expressions are parsed, names are looked up in lists.
+
+A config can run code in more ways than ``$`` and ``_target_``: macros bring in other files, some arguments import a
+class by its name, others say where files are written. Each has its rule here; every refusal names file and key.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from monai.bundle import ConfigParser
+
+from vmfseg.utils import VmfError
+
+from .documents import entries
+from .expressions import DEFAULT_NAMES, expression_problem, imported_names, parse_expression, reference_of
+from .targets import (
+    FUNCTIONS,
+    LITERAL_ARGUMENTS,
+    NAME_ARGUMENTS,
+    REFUSED_ARGUMENTS,
+    WRITE_ARGUMENTS,
+    nearest_target,
+    target_problem,
+)
+
+__all__ = ["code_findings"]
+
+_KEY = re.compile(r"[\w .,/+:#&()-]{0,200}")
+_FILE_PART = re.compile(r"(?!.*\.\.)[\w .{}*=-]*")
+_ROOTS = ("bundle_root", "output_dir", "ckpt_dir")
+_FIND_ROOT = "vmfseg.bundle.find_root"
+_OWN_FIX = "do not run it unless you know who wrote it; --trust runs it all the same"
+
+
+def code_findings(root: Path, configs: Mapping[str, Mapping[str, Any]]) -> list[VmfError]:
+    """Return what in the configs of a bundle could run code, import, write elsewhere or ask the network.
+
+    Args:
+        root: folder of the bundle.
+        configs: content by file name, ``metadata.json`` among them.
+
+    Returns:
+        VMF410 for what is refused, VMF312 for a ``_target_`` that does not exist, VMF314 for an expression that is no
+        Python; empty for a harmless bundle.
+
+    Example:
+        >>> found = code_findings(Path("b"), {"train.json": {"run": ["$1 + 1", {"_target_": "os.system"}]}})
+        >>> [(finding.code, finding.subject) for finding in found]
+        [('VMF410', 'configs/train.json: run::1::_target_')]
+    """
+    return list(_Walk(root, configs).findings())
+
+
+class _Walk:
+    """One look at all configs of a bundle."""
+
+    def __init__(self, root: Path, configs: Mapping[str, Mapping[str, Any]]) -> None:
+        self.root, self.configs = root, configs
+        self.names: dict[str, str] = dict(DEFAULT_NAMES)
+        self.defined: dict[str, list[Any]] = {}  # an id may be defined in several files
+        self.targets: dict[str, str] = {}
+
+    def findings(self) -> Iterator[VmfError]:
+        yield from self._collect()
+        for file, config in self.configs.items():
+            check = self._metadata if Path(file).stem == "metadata" else self._entry
+            for place, value, parent in _with_parents(config):
+                for finding in check(place, value, parent):
+                    finding.subject = f"configs/{file}: {place}"
+                    yield VmfError(**finding.as_dict())
+
+    def _collect(self) -> Iterator[VmfError]:
+        """Learn what the imports bind and what every id stands for."""
+        for file, config in self.configs.items():
+            for place, value in entries(config):
+                name = _plain_id(place)
+                self.defined.setdefault(name, []).append(value)
+                if name.endswith("::_target_") and isinstance(value, str):
+                    whole = name.removesuffix("::_target_")
+                    self.targets[whole] = value if self.targets.get(whole, value) == value else ""
+                if _is_import(value):
+                    try:
+                        bound = imported_names(value)
+                    except (ValueError, SyntaxError) as error:
+                        yield _refuse(str(error), value, f"configs/{file}: {place}")
+                        continue
+                    for word, path in bound.items():
+                        if self.names.setdefault(word, path) != path:
+                            yield _refuse(f"the name {word} stands for two modules", value, f"configs/{file}: {place}")
+
+    def _metadata(self, place: str, value: Any, parent: Any) -> Iterator[VmfError]:
+        del parent
+        if place.rsplit("::", 1)[-1] == "_target_" or (isinstance(value, str) and value.startswith(("$", "%", "@"))):
+            yield _refuse("metadata must be plain values; MONAI would evaluate this", value)
+
+    def _entry(self, place: str, value: Any, parent: Any) -> Iterator[VmfError]:
+        key = _plain_id(place).rsplit("::", 1)[-1]
+        inside = "::" in _plain_id(place)
+        if not _KEY.fullmatch(place.rsplit("::", 1)[-1]):
+            yield _refuse("a key must be a plain word", key)
+        if key == "_target_":
+            yield from self._target(value)
+        elif key == "_mode_":
+            target = parent.get("_target_") if isinstance(parent, Mapping) else None
+            function = target in FUNCTIONS - {"vmfseg.bundle.distributed.first_rank_first"}
+            if value != "default" and not (value == "callable" and function):
+                yield _refuse("_mode_ must be default, or callable for a listed function", value)
+        elif key in REFUSED_ARGUMENTS:
+            if value is not (key == "weights_only") and value is not None:
+                yield _refuse(f"{key} turns on pickles, downloads or a debugger", value)
+        elif key in LITERAL_ARGUMENTS:
+            yield from self._literal(key, value)
+        elif (key in WRITE_ARGUMENTS and inside) or (place in _ROOTS):
+            if not self._below_bundle(value, place == "bundle_root"):
+                yield _refuse("files must be written below bundle_root, output_dir or ckpt_dir", value)
+        elif key in NAME_ARGUMENTS and inside:
+            text = self._literal_of(value)
+            if isinstance(text, str) and not _FILE_PART.fullmatch(text):
+                yield _refuse(f"{key} must be a plain part of a file's name", value)
+        if isinstance(value, str) and key != "_target_":
+            yield from self._text(key, value)
+
+    def _target(self, value: Any) -> Iterator[VmfError]:
+        if not isinstance(value, str) or value.startswith(("@", "$", "%")):
+            yield _refuse("_target_ must be a plain name", value)
+            return
+        problem = target_problem(value)
+        if problem.startswith("there is no"):
+            hint = nearest_target(value).strip() or "check the name against the documentation of the package"
+            yield VmfError("VMF312", rule="_target_ names a class that does not exist", found=value, fix=hint)
+        elif problem:
+            yield _refuse(f"_target_ is {problem}", value)
+
+    def _literal(self, key: str, value: Any) -> Iterator[VmfError]:
+        words = value if isinstance(value, list) else [value]
+        for word in words:
+            if isinstance(word, str) and word not in LITERAL_ARGUMENTS[key]:
+                allowed = ", ".join(sorted(LITERAL_ARGUMENTS[key]))
+                yield _refuse(f"{key} imports what it names; allowed are {allowed}", word)
+
+    def _text(self, key: str, value: str) -> Iterator[VmfError]:
+        if value.startswith(("$", "@", "%")) and re.search(r"[@%](#|::)", value):
+            yield _refuse("references must be written in full, not relative to their place", value)
+        elif value.startswith("$") and not _is_import(value):
+            try:
+                problem = expression_problem(value, self.names, self.targets)
+                problem = problem or self._written(parse_expression(value))
+            except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+                yield VmfError(
+                    "VMF314",
+                    rule="the text after $ is no Python expression",
+                    found=f"{value}: {getattr(error, 'msg', error)}",
+                    fix="correct the expression, or leave out the $ for plain text",
+                )
+                return
+            if problem:
+                yield _refuse(f"the expression must not have {problem}", value)
+        elif value.startswith("%"):
+            yield from self._macro(value)
+        elif "://" in value and key != "_desc_":
+            yield _refuse("a config must not ask the network", value)
+
+    def _macro(self, value: str) -> Iterator[VmfError]:
+        path, _ = ConfigParser.split_path_id(value[1:])
+        # MONAI looks for the file from the current folder, so only from the right one it is the bundle's own
+        own = self.root.resolve() / "configs"
+        if path and not (Path(path).resolve().parent == own and Path(path).name in self.configs):
+            yield _refuse("a macro must not bring in another file than the bundle's own, as seen from here", value)
+
+    def _written(self, tree: ast.Expression) -> str:
+        """Return a problem if a method that writes is told to write elsewhere."""
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "run":
+                for argument in node.args:
+                    if not isinstance(argument, ast.Constant) and not self._node_below(argument, ()):
+                        return "a folder for run() that is not below bundle_root, output_dir or ckpt_dir"
+                    if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+                        return "a folder for run() that is not below bundle_root, output_dir or ckpt_dir"
+        return ""
+
+    def _literal_of(self, value: Any, seen: tuple[str, ...] = ()) -> Any:
+        """Return the text that a reference stands for; something that is refused where that cannot be known."""
+        if not isinstance(value, str) or not value.startswith(("@", "$", "%")):
+            return value
+        name = _plain_id(value[1:])
+        found = self.defined.get(name, [])
+        if value[0] != "@" or name in seen or len(found) != 1:
+            return "/"
+        return self._literal_of(found[0], (*seen, name))
+
+    def _below_bundle(self, value: Any, is_root: bool = False, seen: tuple[str, ...] = ()) -> bool:
+        """Whether a path lies below the bundle's own folders, whatever the values of a run are."""
+        if value is None or isinstance(value, bool):
+            return True
+        if not isinstance(value, str):
+            return False
+        if is_root and value == ".":  # vmfseg train says where it is
+            return True
+        if not value.startswith(("@", "$")):
+            return False
+        try:
+            tree = parse_expression(value if value[0] == "$" else f"${value}")
+        except SyntaxError:
+            return True  # reported where expressions are looked at
+        return self._node_below(tree.body, seen)
+
+    def _node_below(self, node: ast.expr, seen: tuple[str, ...]) -> bool:
+        name = reference_of(node)
+        if name is not None:
+            values = self.defined.get(name, [])
+            if name in seen:
+                return False
+            if not values:
+                return True  # a reference to nothing is reported as such
+            return all(self._below_bundle(value, name == "bundle_root", (*seen, name)) for value in values)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+            return self._node_below(node.left, seen) and _is_below(node.right)
+        if isinstance(node, ast.Call):
+            path = ast.unparse(node.func)
+            if path == _FIND_ROOT:
+                return all(isinstance(argument, ast.Constant) for argument in node.args)
+            if path in ("os.path.join", "pathlib.Path") and node.args and not node.keywords:
+                return self._node_below(node.args[0], seen) and all(map(_is_part, node.args[1:]))
+        return False
+
+
+def _with_parents(config: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    found: dict[str, Any] = {"": config}
+    for place, value in entries(config):
+        key_of = place.rsplit("::", 1)[0] if "::" in place else ""
+        yield place, value, found.get(key_of, config)
+        found[place] = value
+
+
+def _is_below(node: ast.expr) -> bool:
+    text = node.value if isinstance(node, ast.Constant) else None
+    return isinstance(text, str) and text.startswith("/") and ".." not in Path(text).parts
+
+
+def _is_part(node: ast.expr) -> bool:
+    text = node.value if isinstance(node, ast.Constant) else None
+    return isinstance(text, str) and not text.startswith(("/", "\\", "~")) and ".." not in Path(text).parts
+
+
+def _is_import(value: Any) -> bool:
+    return isinstance(value, str) and re.match(r"\$\s*(import|from)\b", value) is not None
+
+
+def _plain_id(place: str) -> str:
+    return "::".join(part.lstrip("+") for part in place.replace("#", "::").split("::"))
+
+
+def _refuse(rule: str, found: Any, subject: str = "") -> VmfError:
+    text = found if isinstance(found, str) else repr(found)
+    return VmfError("VMF410", subject=subject, rule=rule, found=text[:120], fix=_OWN_FIX)

@@ -16,6 +16,7 @@ from vmfseg.cli.export import export
 from vmfseg.cli.phantom import phantom
 from vmfseg.cli.report import report
 from vmfseg.cli.segment import segment
+from vmfseg.cli.serve import serve
 from vmfseg.cli.shift import shift
 from vmfseg.cli.train import train
 from vmfseg.cli.verify import verify
@@ -54,6 +55,7 @@ app.command("export")(export)
 app.command("phantom")(phantom)
 app.command("report")(report)
 app.command("segment")(segment)
+app.command("serve")(serve)
 app.command("shift")(shift)
 app.command("train", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(train)
 app.command("verify")(verify)

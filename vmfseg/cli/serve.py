@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``vmfseg serve``: bundles for 3D Slicer, MONAI Label's clients and a browser."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.logging import RichHandler
+
+from vmfseg.utils import VmfError
+
+__all__ = ["serve"]
+
+_NEEDED = ("fastapi", "uvicorn", "python_multipart")
+
+
+def serve(
+    bundles: Annotated[
+        list[str],
+        typer.Argument(metavar="BUNDLE...", help="Folders of bundles, or names below ./bundles.", show_default=False),
+    ],
+    studies: Annotated[
+        Path,
+        typer.Option(help="Folder of images; labels are kept in its subfolder labels.", show_default=False),
+    ],
+    host: Annotated[str, typer.Option(help="Address to listen on; others than this machine's need --token.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+    token: Annotated[
+        str,
+        typer.Option(
+            envvar="VMFSEG_TOKEN",
+            help="What clients must show; in 3D Slicer it is the password. Better set than typed.",
+            show_default=False,
+            show_envvar=True,
+        ),
+    ] = "",
+    max_upload: Annotated[int, typer.Option("--max-upload", min=1, help="Largest request in MB.")] = 1024,
+    queue: Annotated[int, typer.Option(min=1, help="Requests that run or wait; more are told to come again.")] = 16,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Slices at once; bounds the memory.")] = 8,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; default the first GPU, else the CPU.")] = None,
+    trust: Annotated[bool, typer.Option("--trust", help="Serve bundles that the static check refuses.")] = False,
+) -> None:
+    r"""Serve bundles on a port: the routes of MONAI Label, and a page with a viewer on /.
+
+    Images are only read. What clients upload or label is added and replaces nothing. Stop with Ctrl-C.
+
+    \b
+    Example:
+      vmfseg serve vmfnet_mnms --studies ~/scans
+    """
+    _require()
+    from vmfseg.serving import Service, ServiceOptions
+    from vmfseg.serving import serve as run
+
+    def ready(url: str, service: Service) -> None:
+        typer.echo(f"serving {', '.join(service.models)} and {len(service.studies.ids())} images at {url}")
+        typer.echo(f"page {url}/   routes {url}/docs   stop with Ctrl-C")
+
+    handler = RichHandler(show_path=False, markup=False, rich_tracebacks=False)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])
+    options = ServiceOptions(token=token, max_upload=max_upload * 1_000_000, queue=queue, device=device)
+    run(bundles, studies, host, port, options, batch_size=batch_size, trust=trust, on_ready=ready)
+
+
+def _require() -> list[Any]:
+    try:
+        return [importlib.import_module(name) for name in _NEEDED]
+    except ImportError as error:
+        raise VmfError(
+            "VMF530",
+            subject="vmfseg serve",
+            rule="this needs packages that are not installed",
+            found=str(error),
+            fix="pip install 'vmfseg[serve]'",
+        ) from error

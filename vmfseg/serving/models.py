@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The models that are served, and what they say about a scan beside its labels."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vmfseg.bundle import require_trusted
+from vmfseg.data import DataWarning
+from vmfseg.data.reader import clear_cache
+from vmfseg.inference import FramePrediction, Prediction, Predictor, ShiftReference, SubjectStatistics
+from vmfseg.inference.scan import Scan
+from vmfseg.inference.shift import volume_statistics
+from vmfseg.inference.spec import find_bundle
+from vmfseg.serving.names import check_plain
+from vmfseg.utils import VmfError, did_you_mean, read_json
+from vmfseg.utils.io import StrPath
+from vmfseg.visualize.style import class_color
+
+__all__ = ["Answer", "ServedModel", "find_model", "load_models"]
+
+_RULES = ("nan_to", "prefer", "allow_shear")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a model says about one scan.
+
+    Attributes:
+        prediction: labels, and activations if they were asked for.
+        seconds: how long it took.
+    """
+
+    prediction: Prediction
+    seconds: float
+
+
+class ServedModel:
+    """A bundle that is ready to segment.
+
+    Args:
+        name: by which clients call it.
+        predictor: of the bundle.
+
+    Attributes:
+        run: number of the training here that its weights come from; 0 for the bundle's own.
+    """
+
+    def __init__(self, name: str, predictor: Predictor) -> None:
+        self.name, self.predictor, self.run = name, predictor, 0
+        note = predictor.spec.root / "configs" / "metadata.json"
+        self.metadata: dict[str, Any] = read_json(note)
+        self._shift = self._read_shift()
+
+    def replace(self, predictor: Predictor, run: int) -> None:
+        """Take other weights, for instance after a training."""
+        self.predictor, self.run = predictor, run
+        self._shift = self._read_shift()
+
+    @property
+    def labels(self) -> dict[str, int]:
+        """Foreground classes by name."""
+        return {name: value for value, name in self.predictor.spec.labels.items() if value}
+
+    def describe(self) -> dict[str, Any]:
+        """Return what ``/info/`` says about a model."""
+        spec = self.predictor.spec
+        return {
+            "type": "segmentation",
+            "labels": self.labels,
+            "dimension": 3,
+            "description": str(self.metadata.get("description", spec.name)),
+            "config": {"frames": ""},
+            "version": spec.version + (f"+run{self.run}" if self.run else ""),
+        }
+
+    def classes(self) -> list[dict[str, Any]]:
+        """Return value, name and color of every class."""
+        names = self.predictor.spec.labels
+        return [{"value": v, "name": name, "color": class_color(v) if v else ""} for v, name in sorted(names.items())]
+
+    def answer(
+        self, image: Path, name: str, params: Mapping[str, Any], *, frame: int | None = None, activations: bool = False
+    ) -> Answer:
+        """Segment a scan.
+
+        Args:
+            image: a file or a DICOM folder.
+            name: what the client calls it.
+            params: of the request; ``frames`` and what :class:`vmfseg.data.ReadRules` names are used.
+            frame: take this frame alone, as a volume of its own; ``frames`` of ``params`` does not count then.
+            activations: keep the activation of every kernel.
+
+        Raises:
+            VmfError: what the predictor refuses, about ``name`` instead of the path.
+        """
+        start = time.monotonic()
+        rules = {key: params[key] for key in _RULES if params.get(key) is not None}
+        wanted = params.get("frames") or None
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", DataWarning)
+            try:
+                if frame is None:
+                    prediction = self.predictor.predict(image, wanted, activations=activations, **rules)
+                else:
+                    volume = Scan.open(image, **rules).frame(frame)
+                    prediction = self.predictor.predict(volume, activations=activations)
+            except TypeError as error:
+                raise VmfError(
+                    "VMF185", subject="params", rule="a value has the wrong type", found=str(error), fix="mend params"
+                ) from error
+            finally:
+                clear_cache()  # of cines, which nobody may ask for again
+        notes = dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, DataWarning))
+        prediction.quality.update(
+            input=name,
+            warnings=[note.replace(str(image), name) for note in notes],
+            shift=self.shift(prediction),
+        )
+        return Answer(prediction, time.monotonic() - start)
+
+    def shift(self, prediction: Prediction) -> dict[str, Any] | None:
+        """Say whether a scan is from a scanner that the model does not know; ``None`` if the bundle stores no source.
+
+        One scan is a weak test; ``vmfseg shift`` takes many.
+        """
+        if self._shift is None:
+            return None
+        nothing = np.zeros((0, 0, 0), np.uint8)
+        frames = prediction.quality["frames"]
+        values = [volume_statistics(FramePrediction(nothing, f["signals"], f["kernel_shares"])) for f in frames]
+        return self._shift.compare([SubjectStatistics.average(values)]).as_dict()
+
+    def _read_shift(self) -> ShiftReference | None:
+        note = self.predictor.spec.weights.with_name("shift.json")
+        return ShiftReference.load(note) if note.is_file() else None
+
+
+def load_models(
+    bundles: Sequence[StrPath], device: str | None = None, *, batch_size: int = 8, trust: bool = False
+) -> dict[str, ServedModel]:
+    """Load bundles; nothing in them is executed.
+
+    Args:
+        bundles: folders, or names below ``bundles``.
+        device: see :meth:`Predictor.from_bundle`.
+        batch_size: slices at once.
+        trust: serve bundles that do not pass the static check.
+
+    Raises:
+        ValueError: no bundle, or two of one name.
+        VmfError: what :func:`require_trusted` and the predictor refuse.
+    """
+    models: dict[str, ServedModel] = {}
+    for bundle in bundles:
+        root = find_bundle(bundle)
+        require_trusted(root, trust)
+        name = check_plain("model", root.resolve().name)
+        if name in models:
+            raise ValueError(f"bundles must have different folder names, got {name} twice. Rename one folder.")
+        models[name] = ServedModel(name, Predictor.from_bundle(root, device, batch_size=batch_size))
+    if not models:
+        raise ValueError("bundles must name at least one bundle, got none. Try vmfseg serve bundles/vmfnet_mnms.")
+    return models
+
+
+def find_model(models: Mapping[str, ServedModel], name: str) -> ServedModel:
+    """Look up a model.
+
+    Raises:
+        VmfError: VMF180.
+    """
+    if name not in models:
+        fix = did_you_mean(name, models).strip() or f"there are {', '.join(models)}"
+        raise VmfError("VMF180", subject=name[:80], rule="there is no such model", fix=fix)
+    return models[name]

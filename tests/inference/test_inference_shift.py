@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vmfseg.inference import ShiftReference, SubjectStatistics
-from vmfseg.inference.predictor import FramePrediction
+from vmfseg.inference.prediction import FramePrediction
 from vmfseg.inference.shift import volume_statistics
 from vmfseg.utils import VmfError
 

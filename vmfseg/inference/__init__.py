@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Volumes in, labels on the same grid out, with an honest word on trust; and the network for other runtimes."""
 
-from .calibration import CalibrationStage, calibrate_quality
+from .calibration import calibrate_quality
 from .deploy import DeployedInferer, deploy
 from .export import ExportReport, export_bundle
 from .inputs import Job, find_images, plan_jobs
 from .overlay import draw_overlay
 from .plausibility import plausibility
-from .predictor import FramePrediction, Prediction, Predictor
+from .prediction import FramePrediction, Prediction
+from .predictor import Predictor
 from .quality import QualityModel
 from .rows import find_rows, rows_of_file
 from .segment import SegmentOptions, SegmentResult, segment_files
 from .shift import ShiftReference, ShiftReport, SubjectStatistics
 from .spec import BundleSpec
+from .stage import CalibrationStage
 from .survey import shift_groups
 from .weights import ModelLoader, load_model
 from .writer import SaveLabeld, label_path, write_label

@@ -1,36 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The last stage of a run: what the model is worth where the truth is known, so that it can say so where it is not."""
+"""What the model is worth where the truth is known, so that it can say so where it is not."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Hashable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from monai.data import MetaTensor
-from safetensors.torch import save as safetensors_bytes
 from scipy.optimize import lsq_linear
 
 from vmfseg.data import LoadVolumed
-from vmfseg.engines.stages.runner import say
 from vmfseg.inference.corruption import CORRUPTIONS, LEVELS, corrupt
 from vmfseg.inference.predictor import Predictor
 from vmfseg.inference.quality import SIGNALS, QualityModel
-from vmfseg.inference.shift import ShiftReference
-from vmfseg.inference.spec import BundleSpec
-from vmfseg.inference.survey import survey
 from vmfseg.transforms import ToSliceStackd
-from vmfseg.utils import atomic_path, atomic_write
-from vmfseg.utils.io import StrPath
 
-__all__ = ["CalibrationStage", "QualityCase", "calibrate_quality", "fit_quality", "quality_cases", "validation_slices"]
+__all__ = ["QualityCase", "calibrate_quality", "fit_quality", "quality_cases"]
 
 _RIDGE = 0.3
-_FILES = ("quality.json", "shift.json", "calibration.safetensors")
 
 
 class QualityCase(dict[str, float]):
@@ -125,90 +115,6 @@ def calibrate_quality(
     return fit_quality(cases, threshold), cases
 
 
-class CalibrationStage:
-    """Stage that leaves, beside the weights, what a prediction's trust is judged by.
-
-    Outputs, also copied to ``ckpt_dir``: ``quality.json`` (the model of the predicted Dice), ``shift.json`` (what
-    source scans look like to the network) and ``calibration.safetensors`` (some validation slices, for int8 exports).
-    These slices are parts of patients' images where the data is real: set ``slices`` to 0 for a bundle that is shared.
-
-    Args:
-        network: trained.
-        validation: labelled source volumes that chose the model.
-        images: source volumes for the statistics of the domain; default the validation volumes.
-        labels: class names by value.
-        pixdim: in-plane spacing in mm.
-        image_size: in-plane size.
-        ckpt_dir: where the model is; empty for none.
-        slices: how many slices to store.
-        max_images: how many images to take statistics of, spread over the domains.
-        batch_size: slices at once.
-        rank: of this process; only the first one works.
-        fingerprint: what decides the result.
-    """
-
-    name = "calibration"
-
-    def __init__(
-        self,
-        network: torch.nn.Module,
-        validation: Sequence[Mapping[str, Any]],
-        labels: Mapping[int, str],
-        pixdim: float,
-        image_size: int,
-        images: Sequence[Mapping[str, Any]] = (),
-        ckpt_dir: StrPath = "",
-        slices: int = 32,
-        max_images: int = 60,
-        batch_size: int = 16,
-        rank: int = 0,
-        fingerprint: Mapping[str, Any] | None = None,
-    ) -> None:
-        if slices < 0:
-            raise ValueError(f"slices must not be negative, got {slices}. 0 stores none.")
-        self.network, self.validation, self.images = network, list(validation), list(images)
-        self.labels, self.ckpt_dir, self.slices, self.rank = dict(labels), ckpt_dir, slices, rank
-        self.space = {"pixdim": pixdim, "roi": image_size}
-        self.max_images, self.batch_size, self.fingerprint = max_images, batch_size, dict(fingerprint or {})
-
-    def run(self, folder: Path, resume: bool) -> Sequence[str]:
-        """Calibrate and write."""
-        if self.rank:
-            return []
-        folder.mkdir(parents=True, exist_ok=True)
-        names = {0: "background", **{int(value): name for value, name in self.labels.items()}}
-        spec = BundleSpec(folder, "", "", {}, self.space, names, folder / "model.safetensors")
-        bare: Any = getattr(self.network, "module", self.network)
-        predictor = Predictor.from_network(bare.eval(), spec, batch_size=self.batch_size)
-        model, cases = calibrate_quality(predictor, self.validation)
-        clean = [case.dice for case in cases if case.level == 0]
-        model.save(folder / "quality.json", source_validation_dice=round(float(np.mean(clean)), 4))
-        say(
-            f"quality: predicted Dice is right to {model.error:.3f} on source validation and its corruptions "
-            f"({model.volumes} volumes of {model.subjects} subjects)"
-        )
-        chosen = _spread([*self.validation, *self.images], self.max_images)
-        groups = survey(predictor, [dict(row) for row in chosen])
-        subjects = [subject for group in groups.values() for subject in group]
-        ShiftReference.from_subjects(subjects).save(folder / "shift.json")
-        stored = validation_slices(predictor, self.validation, self.slices)
-        atomic_write(folder / "calibration.safetensors", safetensors_bytes({"slices": stored}))
-        if len(stored):
-            say(f"{len(stored)} slices of validation images are stored for int8 exports (slices=0 stores none)")
-        self._publish(folder)
-        return list(_FILES)
-
-    def load(self, folder: Path) -> None:
-        """Take up the files of an earlier run."""
-        self._publish(folder)
-
-    def _publish(self, folder: Path) -> None:
-        if self.ckpt_dir and not self.rank:
-            for name in _FILES:
-                with atomic_path(Path(self.ckpt_dir) / name) as temporary:
-                    shutil.copyfile(folder / name, temporary)
-
-
 def _fit(cases: Sequence[QualityCase], threshold: float) -> QualityModel:
     table = _table(cases)
     truth = np.array([case.dice for case in cases])
@@ -253,33 +159,3 @@ def _dice(labels: npt.NDArray[np.uint8], truth: npt.NDArray[Any], annotated: Any
         if wanted.any():
             scores.append(2 * float((wanted & found).sum()) / float(wanted.sum() + found.sum()))
     return float(np.mean(scores)) if scores else None
-
-
-def _spread(rows: Sequence[Mapping[str, Any]], count: int) -> list[Mapping[str, Any]]:
-    """Return at most ``count`` rows, the domains in turn."""
-    unique = list({(row["image"], row.get("frame")): row for row in rows}.values())
-    queues: dict[str, list[Mapping[str, Any]]] = {}
-    for row in unique:
-        queues.setdefault(str(row.get("domain", "")), []).append(row)
-    turns = [row for k in range(len(unique)) for queue in queues.values() for row in queue[k : k + 1]]
-    return turns[:count]
-
-
-def validation_slices(predictor: Predictor, rows: Sequence[Mapping[str, Any]], count: int) -> torch.Tensor:
-    """Return slices as the network sees them, ``B1HW`` in 8 bits, spread over the volumes.
-
-    Args:
-        predictor: whose slice space is meant.
-        rows: the volumes.
-        count: how many at most.
-    """
-    chain, load = predictor.spec.transforms(), LoadVolumed("image")
-    kept: list[torch.Tensor] = []
-    each = -(-count // max(1, len(rows)))
-    for row in rows if count else ():
-        image = load({"image": row["image"], **({"frame": row["frame"]} if row.get("frame") is not None else {})})
-        volume = chain(image)["image"].as_tensor().permute(3, 0, 1, 2)
-        chosen = torch.linspace(0, len(volume) - 1, min(each, len(volume))).round().long()
-        kept += list((255 * volume[chosen]).round().to(torch.uint8))
-    size = predictor.spec.image_size
-    return torch.stack(kept)[:count].contiguous() if kept else torch.zeros(0, 1, *size, dtype=torch.uint8)

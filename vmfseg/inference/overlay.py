@@ -13,7 +13,7 @@ import torch
 from matplotlib.patches import Patch
 from monai.data import MetaTensor
 
-from vmfseg.inference.predictor import Prediction
+from vmfseg.inference.prediction import Prediction
 from vmfseg.transforms import PercentileNormalize, ToSliceStack
 from vmfseg.visualize.style import INK, class_color, new_figure, overlay, png_bytes, upright
 

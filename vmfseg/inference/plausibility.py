@@ -54,7 +54,7 @@ def plausibility(labels: Labels, names: Mapping[int, str], slice_axis: int = 2) 
         >>> plausibility(heart, {0: "background", 1: "LV", 2: "MYO", 3: "RV"})
         {'present': 1.0, 'connected': 1.0, 'continuous': 1.0, 'enclosed': 1.0, 'adjacent': 1.0}
     """
-    stack = np.moveaxis(labels, slice_axis, 2)
+    stack = _cropped(np.moveaxis(labels, slice_axis, 2))
     values = {name.upper(): value for value, name in names.items() if value}
     found = [value for value in values.values() if (stack == value).any()]
     measures = {"present": len(found) / max(1, len(values))}
@@ -70,6 +70,12 @@ def plausibility(labels: Labels, names: Mapping[int, str], slice_axis: int = 2) 
         if share is not None:
             measures["adjacent"] = share
     return {name: float(value) for name, value in measures.items()}
+
+
+def _cropped(stack: Labels) -> Labels:
+    """Leave out the background around all structures: most of a scan, and no measure sees it."""
+    shown = [np.flatnonzero(stack.any(axis=axes)) for axes in ((1, 2), (0, 2), (0, 1))]
+    return stack[tuple(slice(found[0], found[-1] + 1) if len(found) else slice(0, 0) for found in shown)]
 
 
 def _largest_share(mask: npt.NDArray[np.bool_]) -> float:

@@ -12,7 +12,8 @@ from typing import Any
 from vmfseg.data import DataWarning
 from vmfseg.inference.inputs import Job
 from vmfseg.inference.overlay import draw_overlay
-from vmfseg.inference.predictor import Prediction, Predictor
+from vmfseg.inference.prediction import Prediction
+from vmfseg.inference.predictor import Predictor
 from vmfseg.inference.scan import map_image, write_map
 from vmfseg.utils import VmfError, atomic_write, find_vmf_error, write_json
 
@@ -149,7 +150,7 @@ def _segment(predictor: Predictor, job: Job, options: SegmentOptions) -> Segment
                 **options.rules,
             )
             notes = tuple(dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, DataWarning)))
-            prediction.quality["warnings"] = list(notes)
+            prediction.quality["warnings"] = [*predictor.remarks, *notes]
             save_prediction(prediction, job, options, predictor.spec.labels)
         except Exception as error:  # whatever a file does to a library must not stop the other files
             refusal = find_vmf_error(error) or _unforeseen(error, job.image)

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vmfseg.inference.predictor import FramePrediction
+from vmfseg.inference.prediction import FramePrediction
 from vmfseg.utils import VmfError, numpy_rng, read_json, write_json
 from vmfseg.utils.io import StrPath
 
@@ -145,9 +145,9 @@ class ShiftReference:
             ) from error
         return reference
 
-    def save(self, path: StrPath) -> None:
-        """Write ``shift.json``; it names domains and no subject."""
-        write_json(path, {"format": _FORMAT, **asdict(self)})
+    def save(self, path: StrPath, **facts: Any) -> None:
+        """Write ``shift.json``, with ``facts`` beside the statistics; it names domains and no subject."""
+        write_json(path, {"format": _FORMAT, **asdict(self), **facts})
 
     def compare(self, subjects: Sequence[SubjectStatistics], alpha: float = 0.05, seed: int = 0) -> ShiftReport:
         """Test whether new subjects differ from every source domain.

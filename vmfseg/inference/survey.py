@@ -12,6 +12,7 @@ from vmfseg.inference.inputs import find_images
 from vmfseg.inference.predictor import Predictor
 from vmfseg.inference.scan import Scan
 from vmfseg.inference.shift import ShiftReference, ShiftReport, SubjectStatistics, volume_statistics
+from vmfseg.inference.tensors import is_about
 from vmfseg.utils import VmfError
 from vmfseg.utils.io import StrPath
 
@@ -38,14 +39,15 @@ def shift_groups(
         One report for each domain, or one in all.
 
     Raises:
-        VmfError: VMF342 if the bundle stores no source statistics; what the reader refuses.
+        VmfError: VMF342 if the bundle stores no source statistics of its weights; what the reader refuses.
     """
     note = predictor.spec.weights.with_name("shift.json")
-    if not note.is_file():
+    if not note.is_file() or not is_about(note, predictor.digest):
         raise VmfError(
             "VMF342",
             subject=str(note),
-            rule="the bundle stores no statistics of its source",
+            rule="the bundle must store statistics of its source, made with its weights",
+            found="they were made with other weights" if note.is_file() else "no such file",
             fix="train it with its calibration stage (vmfseg train BUNDLE)",
         )
     reference = ShiftReference.load(note)

@@ -12,10 +12,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from vmfseg.handlers import load_tensors
-from vmfseg.utils import VmfError
+from vmfseg.utils import VmfError, read_json, sha256_bytes
 from vmfseg.utils.io import StrPath
 
-__all__ = ["fill_network", "read_tensors"]
+__all__ = ["fill_network", "is_about", "read_tensors", "tensors_digest"]
 
 
 def read_tensors(path: StrPath) -> dict[str, torch.Tensor]:
@@ -70,6 +70,30 @@ def fill_network(network: torch.nn.Module, tensors: Mapping[str, torch.Tensor], 
     blank = any(tensor.is_meta for tensor in network.state_dict().values())
     wanted = network.state_dict()
     network.load_state_dict({name: t.to(wanted[name].dtype) for name, t in tensors.items()}, assign=blank)
+
+
+def tensors_digest(tensors: Mapping[str, torch.Tensor]) -> str:
+    """Return a checksum of named tensors: the same for ``.pt`` and ``.safetensors``, for any device and memory format.
+
+    What was learnt about a network says by it which one that was.
+
+    Example:
+        >>> one = {"a": torch.ones(2, 3, 4, 4), "b": torch.zeros(1)}
+        >>> other = {"b": torch.zeros(1), "a": torch.ones(2, 3, 4, 4).to(memory_format=torch.channels_last)}
+        >>> tensors_digest(one) == tensors_digest(other), tensors_digest(one) == tensors_digest({"a": one["a"]})
+        (True, False)
+    """
+    parts: list[bytes] = []
+    for name, tensor in sorted(tensors.items()):
+        plain = tensor.detach().cpu().contiguous()
+        parts += [f"{name} {plain.dtype} {tuple(plain.shape)} ".encode(), plain.numpy().tobytes()]
+    return sha256_bytes(*parts)
+
+
+def is_about(note: StrPath, digest: str) -> bool:
+    """Tell whether a JSON file that was learnt about a network is about the one with this checksum, or does not say."""
+    content = read_json(note)
+    return not isinstance(content, dict) or content.get("weights") in (None, digest)
 
 
 def _problems(wanted: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> list[str]:

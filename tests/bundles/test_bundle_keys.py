@@ -170,7 +170,7 @@ def test_the_cause_comes_last_and_only_once(monkeypatch, capsys):
     error.__cause__ = inner
     sys.excepthook(RuntimeError, error, None)
     text = capsys.readouterr().err
-    assert text.endswith("\nvmfseg: error VMF290: unknown\n  about  target\n  fix    Did you mean 'D'?\n")
+    assert text == ("vmfseg: error VMF290: unknown\n  about  target\n  fix    Did you mean 'D'?\n")
     assert text.count("vmfseg: error") == 1
     sys.excepthook(KeyError, KeyError("x"), None)
     assert "vmfseg" not in capsys.readouterr().err

@@ -57,7 +57,7 @@ def bundle(tmp_path: Path) -> Path:
 
 
 def _values(bundle: Path, *words: str) -> dict:
-    result = RUNNER.invoke(app, ["train", str(bundle), *words], catch_exceptions=False)
+    result = RUNNER.invoke(app, ["train", str(bundle), "--trust", *words], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return json.loads((bundle.parents[1] / "echo.json").read_text())
 
@@ -66,7 +66,7 @@ def test_without_options_the_config_decides(bundle):
     values = _values(bundle)
     assert values["seed"] == 0
     assert values["kappa"] == 10.0
-    assert values["output_dir"] == "./output"
+    assert values["output_dir"] == f"{bundle}/output", "a root of . is the bundle's own folder, not the current one"
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_options_are_keys_of_the_config(bundle, words, expected):
 
 
 def _exit(monkeypatch, capsys, *words) -> tuple[int, str]:
-    monkeypatch.setattr("sys.argv", ["vmfseg", "train", *words])
+    monkeypatch.setattr("sys.argv", ["vmfseg", "train", *words, "--trust"])
     with pytest.raises(SystemExit) as caught:
         main()
     return int(caught.value.code or 0), capsys.readouterr().err
@@ -138,6 +138,14 @@ def test_a_name_below_bundles_is_enough_and_a_wrong_one_is_named(bundle, monkeyp
     assert code == 2
 
 
+def test_a_bundle_that_runs_code_of_its_own_is_refused_without_trust(bundle):
+    with pytest.raises(VmfError, match="VMF410.*\n.*imports::0") as caught:
+        train_bundle(str(bundle), {})
+    assert caught.value.exit_code == 5
+    assert "--trust" in caught.value.fix
+    assert not (bundle.parents[1] / "echo.json").exists()
+
+
 def test_a_missing_overlay_is_named(bundle, monkeypatch, capsys):
     (bundle / "configs" / "paper.json").unlink()
     code, error = _exit(monkeypatch, capsys, str(bundle), "--paper")
@@ -165,7 +173,7 @@ def test_errors_inside_the_config_are_unwrapped(bundle, monkeypatch, capsys, exp
 
 
 def test_debug_shows_the_traceback(bundle, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["vmfseg", "--debug", "train", str(bundle), "--kapa", "3"])
+    monkeypatch.setattr("sys.argv", ["vmfseg", "--debug", "train", str(bundle), "--trust", "--kapa", "3"])
     monkeypatch.setenv("VMFSEG_DEBUG", "")
     with pytest.raises(SystemExit):
         main()
@@ -175,10 +183,10 @@ def test_debug_shows_the_traceback(bundle, monkeypatch, capsys):
 def test_in_python_it_is_a_function_without_warnings(bundle):
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        train_bundle(str(bundle), {"kappa": 3.0})
+        train_bundle(str(bundle), {"kappa": 3.0}, trust=True)
     assert json.loads((bundle.parents[1] / "echo.json").read_text())["kappa"] == 3.0
     with pytest.raises(VmfError, match="VMF110"):
-        train_bundle(str(bundle), {"kapa": 3.0})
+        train_bundle(str(bundle), {"kapa": 3.0}, trust=True)
 
 
 def test_help_fits_80_columns_and_shows_examples():

@@ -84,8 +84,9 @@ def config_findings(config: Mapping[str, Any], file: str = "", runs: Sequence[st
             found=" -> ".join(f"@{name}" for name in circle),
             fix="break the circle; what a trainer's handler needs of the trainer it gets when it is attached",
         )
-    for place, value in [("", config), *((name, places[name]) for name in known)]:
-        if isinstance(value, Mapping) and isinstance(value.get("_target_"), str):
+    for place in _reached(places, runs):
+        value = places[place]
+        if isinstance(value, Mapping) and isinstance(value.get("_target_"), str) and not value.get("_disabled_"):
             yield from _argument_findings(places, place, value, prefix)
 
 
@@ -220,6 +221,22 @@ def _circle(places: Mapping[str, Any], starts: Sequence[str]) -> list[str]:
                 path.append(following)
                 todo.append((following, _needs(places, following)))
     return []
+
+
+def _reached(places: Mapping[str, Any], runs: Sequence[str]) -> list[str]:
+    """Return the entries that a run builds, those inside of others included; MONAI leaves all others alone."""
+    found: dict[str, None] = {}
+    todo = [name for name in runs if name in places]
+    while todo:
+        name = todo.pop()
+        if name in found or name not in places:
+            continue
+        found[name] = None
+        value = places[name]
+        if isinstance(value, Mapping | list):
+            todo.extend(f"{name}::{key}" for key in (value if isinstance(value, Mapping) else range(len(value))))
+        todo.extend(_own_references(value))
+    return [place for place in places if place in found]
 
 
 def _needs(places: Mapping[str, Any], name: str) -> Iterator[str]:

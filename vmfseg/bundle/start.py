@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,12 +15,13 @@ from monai.bundle import ConfigParser, ConfigWorkflow
 from vmfseg.utils import find_vmf_error
 
 from .keys import check_keys, new_keys, union
+from .references import check_config
 
 __all__ = ["explain_errors", "refuse_unknown_keys", "start_run"]
 
 
 def start_run() -> None:
-    """Refuse misspelt keys and let ``python -m monai.bundle`` end with the cause of an error.
+    """Refuse misspelt keys and broken configs, and let ``python -m monai.bundle`` end with the cause of an error.
 
     The first entry of ``training``, ``evaluating`` and ``run``: ``"$vmfseg.bundle.start_run()"``.
     """
@@ -32,11 +34,13 @@ def start_run() -> None:
 def refuse_unknown_keys() -> None:
     """Compare the config that is being evaluated with the files of its bundle, see :func:`check_keys`.
 
+    Then look whether it can work at all, see :func:`vmfseg.bundle.references.check_config`.
+
     MONAI's parser takes up any key from the command line or from a further file, and ignores what nothing refers to.
     Outside of a MONAI workflow nothing happens.
 
     Raises:
-        VmfError: VMF110 with the nearest key.
+        VmfError: VMF110 with the nearest key; VMF311 to VMF317 for a config that cannot work.
     """
     parser, workflow = _running()
     if parser is None or workflow is None:
@@ -52,19 +56,21 @@ def refuse_unknown_keys() -> None:
         if "_target_" in component:  # perhaps another one than in the files
             added[f"{name.rpartition('::')[0]}::_target_"] = component["_target_"]
     check_keys(known, added, context=config)
+    check_config(config, folder.as_posix())
 
 
 def explain_errors() -> None:
-    """Let the program end with the refusal itself, which MONAI wraps into errors of its own."""
+    """Let the program end with the refusal alone, which MONAI wraps into pages; ``VMFSEG_DEBUG=1`` shows these."""
     previous = sys.excepthook
     if getattr(previous, "explains", False):
         return
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        previous(kind, error, trace)
         refusal = find_vmf_error(error)
+        if refusal is None or os.environ.get("VMFSEG_DEBUG"):
+            previous(kind, error, trace)
         if refusal is not None:
-            sys.stderr.write(f"\nvmfseg: {refusal.render()}\n")
+            sys.stderr.write(f"vmfseg: {refusal.render()}\n")
 
     hook.explains = True  # type: ignore[attr-defined]
     sys.excepthook = hook

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import re
 import signal
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ _EXAMPLES = """Examples:
   vmfseg train vmfnet_mnms --dataset_dir ~/MnMs --target_domain B --paper
   vmfseg train vmfnet_mnms --kappa 20 -o runs/kappa20 --resume
   vmfseg train vmfnet_mnms --train::optimizer::lr 0.0005 --set batch_size=8
+  vmfseg train ~/downloads/their_bundle --trust
 """
 
 
@@ -55,6 +57,7 @@ def train(
     pairs: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key of the config; repeatable.")
     ] = None,
+    trust: Annotated[bool, typer.Option("--trust", help="Run a bundle that vmfseg bundle check refuses.")] = False,
 ) -> None:
     """Train a bundle: pre-training, kernels, training, evaluation. Finished stages are skipped.
 
@@ -79,7 +82,7 @@ def train(
         raise VmfError("VMF111", subject=bundle, rule="BUNDLE must come first", fix="vmfseg train BUNDLE [OPTIONS]")
     overrides = {key: value for key, value in named.items() if value is not None}
     try:
-        train_bundle(bundle, {**_pairs(pairs or []), **_options(context.args), **overrides}, paper=paper)
+        train_bundle(bundle, {**_pairs(pairs or []), **_options(context.args), **overrides}, paper=paper, trust=trust)
     except KeyboardInterrupt:
         typer.echo("interrupted; --resume goes on from the last checkpoint", err=True)
         raise
@@ -88,26 +91,40 @@ def train(
 train.__doc__ = f"{inspect.cleandoc(train.__doc__ or '')}\n\n\b\n{_EXAMPLES}"
 
 
-def train_bundle(bundle: str, overrides: Mapping[str, Any] | None = None, paper: bool = False) -> None:
+def train_bundle(
+    bundle: str, overrides: Mapping[str, Any] | None = None, paper: bool = False, trust: bool = False
+) -> None:
     """Run the ``training`` of a bundle by MONAI's workflow, in this process.
 
     Args:
         bundle: folder of a bundle, or a name below ``./bundles``.
         overrides: values by config id.
         paper: add ``configs/paper.json``.
+        trust: run it even if :func:`vmfseg.bundle.require_trusted` would refuse it.
 
     Raises:
-        VmfError: VMF110 a key that the config lacks, VMF303 no such bundle, VMF305 a config that is missing, VMF505 out
-            of memory, and what the data, the stages and the writer refuse.
+        VmfError: VMF110 a key that the config lacks, VMF303 no such bundle, VMF305 a config that is missing, VMF310 to
+            VMF317 a config that cannot work, VMF410 to VMF416 a bundle that could run code of its own, VMF505 out of
+            memory, and what the data, the stages and the writer refuse.
     """
-    from monai.bundle import ConfigParser, ConfigWorkflow
+    from monai.bundle import ConfigWorkflow
 
-    from vmfseg.bundle import check_keys
+    from vmfseg.bundle import check_keys, require_trusted
+    from vmfseg.bundle.check import overlay
+    from vmfseg.bundle.documents import read_config
+    from vmfseg.bundle.references import check_config
 
-    files = _configs(_folder(bundle), ["train.json", "paper.json"] if paper else ["train.json"])
+    folder = _folder(bundle)
+    files = _configs(folder, ["train.json", "paper.json"] if paper else ["train.json"])
+    require_trusted(folder, trust)
     values = dict(overrides or {})
+    config = overlay(*(read_config(file, f"configs/{file.name}") for file in files))
+    if config.get("bundle_root") == ".":  # the zoo's habit; it would write into the current folder
+        values.setdefault("bundle_root", str(folder))
     with _quiet():
-        check_keys(ConfigParser.load_config_files([str(file) for file in files]), values)
+        check_keys(config, values)
+        config = overlay(config, values)
+        check_config(config, f"configs/{files[-1].name}", ("training",))
         workflow = ConfigWorkflow([str(file) for file in files], run_id="training", workflow_type="train", **values)
         failure: Exception | None = None
         try:
@@ -118,7 +135,7 @@ def train_bundle(bundle: str, overrides: Mapping[str, Any] | None = None, paper:
         except Exception as error:
             failure = error
         if failure is not None:
-            raise _explain(failure)
+            raise _explain(failure, config, values)
 
 
 def _folder(bundle: str) -> Path:
@@ -179,10 +196,13 @@ def _value(text: str) -> Any:
     return DefaultParseValue(text)
 
 
-def _explain(error: Exception) -> Exception:
+def _explain(error: Exception, config: Mapping[str, Any], values: Mapping[str, Any]) -> Exception:
     """Return what lies under the errors that MONAI wraps around every failure in a config."""
     root: BaseException = error
+    component = ""
     while root.__cause__ is not None and not isinstance(root, VmfError):
+        built = re.match(r"Failed to instantiate component '([^']+)'", str(root))
+        component = built[1] if built else component if "Failed to" not in str(root) else ""
         root = root.__cause__
     if isinstance(root, MemoryError) or "not enough memory" in str(root) or "out of memory" in str(root):
         return VmfError(
@@ -192,7 +212,28 @@ def _explain(error: Exception) -> Exception:
             found=str(root).splitlines()[0] if str(root) else type(root).__name__,
             fix="use a smaller batch_size, image_size or channels; the last checkpoint is good (--resume)",
         )
+    refused = isinstance(root, ValueError | TypeError) and not isinstance(root, VmfError)
+    if component and refused and not any(key in str(root) for key in values):
+        return _refused_value(component, str(root), config)
     return root if isinstance(root, Exception) else error
+
+
+def _refused_value(component: str, found: str, config: Mapping[str, Any]) -> VmfError:
+    """Say which entry of the config holds the arguments that a class refuses."""
+    from vmfseg.bundle.documents import entries
+
+    places = [
+        place
+        for place, value in entries(config)
+        if isinstance(value, Mapping) and component.endswith(str(value.get("_target_", "?")))
+    ]
+    return VmfError(
+        "VMF315",
+        subject=f"configs/train.json: {', '.join(places[:3]) or component}",
+        rule=f"{component.rsplit('.', 1)[-1]} refuses an argument",
+        found=found,
+        fix="correct the value in the config, or give another by --KEY VALUE",
+    )
 
 
 @contextmanager

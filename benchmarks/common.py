@@ -25,7 +25,7 @@ from vmfseg.data import (
 )
 from vmfseg.engines import CrossPseudoTrainer, SemiSupervisedTrainer, SliceBatchInferer
 from vmfseg.engines.stages import KernelStage, PretrainingStage
-from vmfseg.handlers import GradientClipHandler, PolynomialDecayHandler
+from vmfseg.handlers import GradientClipHandler, PolynomialDecayHandler, RampHandler
 from vmfseg.losses import VMFLoss
 from vmfseg.metrics import SegmentationScores
 from vmfseg.networks import ReconstructionUNet, VMFEncoder, VMFNet, VMFParts
@@ -47,13 +47,15 @@ class Recipe:
     kappa: float = 10.0
     last_activation: str = "none"
     level: int = 0
-    pretraining: int = 50
-    mixture: bool = True
+    log_activations: bool = True
+    pretraining: int = 0
+    mixture: bool = False
     joint: bool = True
     unlabeled: bool = True
     weights: dict[str, float] = field(
         default_factory=lambda: {"dice": 1.0, "cross_entropy": 1.0, "reconstruction": 0.1, "clustering": 1.0}
     )
+    ramps: dict[str, tuple[float, float]] = field(default_factory=lambda: {"reconstruction": (0.3, 1.0)})
     balanced: str = "foreground"
     augmentation: dict[str, Any] = field(
         default_factory=lambda: {
@@ -71,13 +73,12 @@ class Recipe:
 
 
 METHODS = {
-    "unet": Recipe(method="unet", weights={"dice": 1.0, "cross_entropy": 1.0}, unlabeled=False),
+    "unet": Recipe(method="unet", weights={"dice": 1.0, "cross_entropy": 1.0}, ramps={}, unlabeled=False),
     "vmfnet": Recipe(),
     "vmfpseudo": Recipe(  # initialized differently, as the paper says: no shared encoder, no shared kernels
         method="vmfpseudo",
         weights={"dice": 1.0, "cross_entropy": 1.0, "clustering": 1.0, "cross_pseudo": 0.1},
-        pretraining=0,
-        mixture=False,
+        ramps={"cross_pseudo": (0.3, 1.0)},
     ),
 }
 
@@ -200,13 +201,13 @@ def train(problem: Problem, recipe: Recipe, seed: int) -> torch.nn.Module:
             plain = SliceLoader(images, batch_size=8, shuffle=False)
             KernelStage(networks, plain, seed=seed, enabled=recipe.mixture).run(Path(folder), False)
     optimizers = [torch.optim.Adam(n.parameters(), recipe.learning_rate) for n in networks]
-    loss = VMFLoss(recipe.weights)
+    loss = VMFLoss(recipe.weights, ramps=recipe.ramps)
     arguments: dict[str, Any] = {
         "device": "cpu",
         "max_epochs": -(-recipe.iterations // steps),
         "train_data_loader": loader,
         "loss_function": loss,
-        "train_handlers": [GradientClipHandler(0.1)],
+        "train_handlers": [GradientClipHandler(0.1), RampHandler(loss)],
     }
     if recipe.method == "vmfpseudo":
         trainer: Any = CrossPseudoTrainer(networks=networks, optimizers=optimizers, **arguments)
@@ -228,6 +229,7 @@ def _network(recipe: Recipe, classes: int, seed: int) -> torch.nn.Module:
         num_kernels=recipe.num_kernels,
         kappa=recipe.kappa,
         last_activation=recipe.last_activation,
+        log_activations=recipe.log_activations,
         hidden_channels=recipe.hidden_channels,
         reconstruct=bool(recipe.weights.get("reconstruction")),
         seed=seed,

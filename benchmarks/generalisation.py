@@ -76,7 +76,7 @@ def main() -> None:
     parser.add_argument("--targets", default="", help="comma-separated; all by default")
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--seeds", default="0,1")
-    parser.add_argument("--iterations", type=int, default=300, help="labelled batches, the same for every method")
+    parser.add_argument("--iterations", type=int, default=600, help="labelled batches, the same for every method")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--output", default="", help="JSON-lines file; default results/generalisation_<data>.jsonl")
     arguments = parser.parse_args()

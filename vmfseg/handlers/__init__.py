@@ -7,6 +7,7 @@ from .finite import FiniteHandler
 from .gradient_clip import GradientClipHandler
 from .history import HistoryHandler
 from .progress import ProgressHandler
+from .ramp import RampHandler
 from .scores import ScoresHandler
 from .tensorboard import ListedOutputHandler, RunWriter, scalar_terms
 
@@ -18,6 +19,7 @@ __all__ = [
     "ModelSelection",
     "PolynomialDecayHandler",
     "ProgressHandler",
+    "RampHandler",
     "RunCheckpoint",
     "RunWriter",
     "ScoresHandler",

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
@@ -60,6 +60,9 @@ class VMFLoss(nn.Module):
         presence_any: compare one output with "any structure is there" (the weakly supervised setting) instead of one
             output a structure.
         pseudo_target: ``"threshold"`` (paper) or ``"argmax"``.
+        ramps: for some terms ``[start, end]``, fractions of the training: the weight is 0 before, full after, and rises
+            linearly between. How far the training is says :attr:`progress`, which
+            :class:`vmfseg.handlers.RampHandler` keeps; it is 1 where nobody does.
 
     Example:
         >>> from vmfseg.networks import VMFNet
@@ -82,8 +85,11 @@ class VMFLoss(nn.Module):
         presence_kind: str = "l1",
         presence_any: bool = False,
         pseudo_target: str = "threshold",
+        ramps: Mapping[str, Sequence[float]] | None = None,
     ) -> None:
         super().__init__()
+        self.progress = 1.0
+        self.ramps = self._checked_ramps(ramps or {})
         if isinstance(weights, str):
             if weights not in PAPER_WEIGHTS:
                 raise ValueError(
@@ -155,7 +161,26 @@ class VMFLoss(nn.Module):
             terms["presence"] = self.presence(parts.presence[: presence.shape[0]], presence)
         if weights.get("cross_pseudo") and partner is not None:
             terms["cross_pseudo"] = self.cross_pseudo(parts.logits, partner)
-        return {name: weights[name] * value for name, value in terms.items()}
+        # a term at the foot of its ramp is computed all the same, so that every parameter has a gradient (DDP)
+        return {name: weights[name] * self.ramp(name) * value for name, value in terms.items()}
+
+    def ramp(self, term: str) -> float:
+        """Return the factor of a term's weight at :attr:`progress`."""
+        start, end = self.ramps.get(term, (-1.0, 0.0))
+        return min(1.0, max(0.0, (self.progress - start) / (end - start)))
+
+    def _checked_ramps(self, ramps: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, float]]:
+        for term, ends in ramps.items():
+            if term not in self.TERMS:
+                raise ValueError(
+                    f"ramps must name terms of {', '.join(self.TERMS)}, got {term!r}.{did_you_mean(term, self.TERMS)}"
+                )
+            if len(ends) != 2 or not 0 <= ends[0] < ends[1] <= 1:
+                raise ValueError(
+                    f"ramps[{term!r}] must be two fractions of the training, start before end, got {list(ends)}. "
+                    "For instance [0.0, 0.5]."
+                )
+        return {term: (float(ends[0]), float(ends[1])) for term, ends in ramps.items()}
 
     def _checked(self, name: str, weights: Mapping[str, float]) -> dict[str, float]:
         for term, weight in weights.items():

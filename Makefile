@@ -12,7 +12,8 @@ export PYTHONUTF8 = 1
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install browser test test-all lint types imports spelling doctest unit bundles check-bundles format bench clean
+DEMO ?= demo
+.PHONY: help install demo browser test test-all lint types imports spelling doctest unit bundles check-bundles notebooks docs format bench clean
 
 help:  ## list the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -25,6 +26,21 @@ $(VENV)/.installed: setup.cfg pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	@touch $@
+
+# Everything that the demo writes is below $(DEMO); repeated, it does only what is not done yet. The model of a bundle that
+# you trained stays as it is.
+demo: export VMFSEG_CACHE := $(or $(VMFSEG_CACHE),$(CURDIR)/$(DEMO)/cache)
+demo: install  ## train on the phantom, segment a scanner never seen, write a report: a few minutes
+	$(BIN)/python -m monai.bundle run training --config_file bundles/vmfnet_mnms/configs/train.json \
+	  --output_dir $(DEMO)/run --ckpt_dir $(DEMO)/run/models
+	scan="$$($(BIN)/python docs/unseen.py bundles/vmfnet_mnms $(DEMO)/run/models/model.pt)" && \
+	$(BIN)/vmfseg segment bundles/vmfnet_mnms "$$scan" --checkpoint $(DEMO)/run/models --frames ED,ES --overlay \
+	  -o $(DEMO)/segmentation --overwrite
+	$(BIN)/vmfseg report $(DEMO)/run --bundle bundles/vmfnet_mnms -o $(DEMO)/report.html --overwrite
+	@echo
+	@echo "Look at  $(DEMO)/report.html          the run: worst cases first, scores, kernels, curves"
+	@echo "         $(DEMO)/segmentation/        label maps and a picture of a subject of the scanner that was held back"
+	@echo "         $(DEMO)/run/metrics.json     every figure, volume by volume"
 
 test: lint types imports spelling check-bundles doctest unit  ## everything that CI runs
 
@@ -62,6 +78,13 @@ browser:
 	  [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 	  { apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; }; } || true
 
+notebooks: install  ## execute the tutorials
+	$(BIN)/python -m pytest tests/tutorials
+
+docs: install  ## build the documentation, with the tutorials executed; warnings are errors
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
 format: install  ## let ruff mend what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -70,4 +93,4 @@ bench: install  ## print the ratios of benchmarks/
 	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done
 
 clean:  ## remove what the verbs made (not your data)
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) demo docs/_build docs/tutorials docs/command_line.md build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

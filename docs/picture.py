@@ -69,7 +69,7 @@ def draw(view: SliceView, labels: dict[int, str], kernels: list[ChannelLabel], v
         axis.axis("off")
         return axis
 
-    scan = pane(0.05, 0.32, LARGE, f"a scan of {vendor}")
+    scan = pane(0.05, 0.32, LARGE, vendor)
     scan.imshow(upright(view.image), cmap="gray", interpolation="bicubic")
     found = pane(0.05 + LARGE + 0.08, 0.32, LARGE, "segmentation (outline: truth)")
     found.imshow(upright(view.image), cmap="gray", interpolation="bicubic")
@@ -104,7 +104,7 @@ def main() -> None:
     views, dice = median_volume(model)
     view = max(views, key=lambda v: (int((v.truth > 0).sum()), -v.index))
     names = {"A": "Siemens", "B": "Philips", "C": "GE", "D": "Canon"}
-    vendor = f"an unseen scanner ({names.get(view.domain, view.domain)}, simulated)"
+    vendor = f"unseen scanner ({names.get(view.domain, view.domain)}, simulated)"
     figure = draw(view, model.experiment.labels, name_kernels(model), vendor)
     atomic_write(given.output, png_bytes(figure, dpi=110))
     print(f"{given.output}: subject {view.subject} {view.phase}, slice {view.index}, Dice of the volume {dice:.3f}")  # noqa: T201

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every tutorial is executed as a reader would, in an empty home folder and without a network."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import sys
+from pathlib import Path
+
+import pytest
+
+nbformat = pytest.importorskip("nbformat", reason="the extra tutorials is not installed")
+nbclient = pytest.importorskip("nbclient", reason="the extra tutorials is not installed")
+pytest.importorskip("ipykernel", reason="the extra tutorials is not installed")
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "tutorials"
+NAMES = [
+    "01_quickstart",
+    "02_the_vmf_idea",
+    "03_five_settings",
+    "04_mnms_and_scgm",
+    "05_your_own_data",
+    "06_looking_inside",
+    "07_bundles_export_serving",
+]
+#: Seconds of CPU: with two cores this is well below 90 seconds on the clock.
+LIMIT = 120
+
+
+def read(name):
+    return nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
+
+
+def cpu_of_children():
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def tracked_files():
+    return {path: path.stat().st_mtime_ns for path in FOLDER.rglob("*") if path.is_file()}
+
+
+def test_the_folder_holds_these_tutorials_and_no_others():
+    assert sorted(path.stem for path in FOLDER.glob("*.ipynb")) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_tutorial_is_stored_without_outputs_and_explains_every_cell(name):
+    book = read(name)
+    nbformat.validate(book)
+    assert book.cells[0].cell_type == "markdown"
+    assert re.match(rf"# {int(name[:2])}\. \S", book.cells[0].source), "the title starts with the number"
+    for before, cell in zip(book.cells, book.cells[1:], strict=False):
+        if cell.cell_type == "code":
+            assert before.cell_type == "markdown", f"no text before: {cell.source[:80]}"
+            assert cell.outputs == []
+            assert cell.execution_count is None
+    assert len({cell["id"] for cell in book.cells}) == len(book.cells)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_links_between_tutorials_lead_somewhere(name):
+    text = "\n".join(cell.source for cell in read(name).cells if cell.cell_type == "markdown")
+    for target in re.findall(r"\]\(([^)#]+\.ipynb)\)", text):
+        assert (FOLDER / target).is_file(), target
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_tutorial_runs(name, tmp_path):
+    home, scratch = tmp_path / "home", tmp_path / "tmp"
+    home.mkdir()
+    scratch.mkdir()
+    nowhere = "http://127.0.0.1:9"  # nothing listens there: a request to the outside fails at once
+    environment = {
+        **{key: value for key, value in os.environ.items() if not key.startswith(("VMFSEG_", "XDG_", "JUPYTER_"))},
+        "HOME": str(home),
+        "TMPDIR": str(scratch),
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONUTF8": "1",
+        **dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), nowhere),
+        **dict.fromkeys(("no_proxy", "NO_PROXY"), "127.0.0.1,localhost"),
+    }
+    before, start = tracked_files(), cpu_of_children()
+    book = read(name)
+    place = {"metadata": {"path": str(FOLDER)}}
+    nbclient.NotebookClient(book, timeout=900, kernel_name="python3", resources=place).execute(env=environment)
+    assert cpu_of_children() - start < LIMIT
+    assert tracked_files() == before, "a tutorial writes into a temporary folder only"
+    assert not (home / ".cache" / "vmfseg").exists()
+    outputs = [output for cell in book.cells if cell.cell_type == "code" for output in cell.outputs]
+    noise = [output.text for output in outputs if output.output_type == "stream" and output.name == "stderr"]
+    assert noise == [], "warnings are no part of a text to read"
+    assert any("image/png" in output.get("data", {}) for output in outputs) or name.startswith("07"), "no figure"

@@ -97,6 +97,7 @@ def test_paper_overlay_has_the_papers_numbers(name, size, pixdim, steps):
     values = [config[key] for key in ("hidden_channels", "num_kernels", "kappa", "last_activation", "learning_rate")]
     assert values == [64, 12, 30.0, "relu", 1e-4]
     assert (config["batch_size"], config["gradient_clip"]) == (4, 0.1)
+    assert (config["log_activations"], config["loss_ramps"], config["kernels"]["stage"]["enabled"]) == (False, {}, True)
     assert config["loss_weights"] == name.split("_")[0]
     assert config["train"]["loss"].get("presence_any", False) == name.startswith("weak")
     if "joint" in config:

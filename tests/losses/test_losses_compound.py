@@ -35,6 +35,32 @@ def test_an_unlabelled_batch_may_have_other_weights():
     assert "dice" not in unlabelled
 
 
+def test_a_ramp_scales_its_term_and_only_that():
+    given, plain = parts(), VMFLoss("vmfnet")
+    loss = VMFLoss("vmfnet", ramps={"reconstruction": [0.2, 0.6]})
+    whole = plain(given, IMAGE, LABEL)
+    for progress, factor in ((0.0, 0.0), (0.2, 0.0), (0.3, 0.25), (0.6, 1.0), (1.0, 1.0)):
+        loss.progress = progress
+        terms = loss(given, IMAGE, LABEL)
+        assert set(terms) == set(whole)
+        torch.testing.assert_close(terms["reconstruction"], factor * whole["reconstruction"])
+        torch.testing.assert_close(terms["dice"], whole["dice"])
+
+
+@pytest.mark.parametrize(
+    ("ramps", "message"),
+    [
+        pytest.param({"reconstructoin": [0, 1]}, "Did you mean .reconstruction", id="term"),
+        pytest.param({"reconstruction": [0.5, 0.5]}, r"two fractions .* got \[0.5, 0.5\]", id="empty"),
+        pytest.param({"reconstruction": [0, 2]}, "two fractions of the training", id="percent"),
+        pytest.param({"reconstruction": [0.5]}, "two fractions of the training", id="one number"),
+    ],
+)
+def test_bad_ramps_are_refused(ramps, message):
+    with pytest.raises(ValueError, match=message):
+        VMFLoss("vmfnet", ramps=ramps)
+
+
 def test_a_shorter_label_belongs_to_the_first_images():
     given = parts(batch=4)
     image, label = torch.rand(4, 1, 8, 8), torch.randint(4, (2, 1, 8, 8))

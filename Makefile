@@ -13,7 +13,7 @@ JOBS ?= 2
 
 .DEFAULT_GOAL := help
 DEMO ?= demo
-.PHONY: help install demo browser test test-all lint types imports spelling doctest unit bundles check-bundles notebooks docs format bench clean
+.PHONY: help install demo browser web page test test-all lint types imports spelling doctest unit bundles check-bundles notebooks docs format bench clean
 
 help:  ## list the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -44,7 +44,7 @@ demo: install  ## train on the phantom, segment a scanner never seen, write a re
 
 test: lint types imports spelling check-bundles doctest unit  ## everything that CI runs
 
-test-all: lint types imports spelling check-bundles doctest browser  ## the same with the slow tests
+test-all: lint types imports spelling check-bundles doctest browser page  ## the same with the slow tests
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests
 
 lint: install  ## ruff: style and format
@@ -63,7 +63,18 @@ spelling: install  ## codespell
 doctest: install  ## the examples in the docstrings
 	$(BIN)/python -m pytest -q --doctest-modules vmfseg
 
-unit: install browser  ## the tests, without the slow ones
+# The page of `vmfseg serve`. Third-party code is built into the package and never committed.
+PAGE := vmfseg/serving/assets/index.html
+web: $(PAGE)  ## build the page of vmfseg serve (needs npm)
+
+$(PAGE): web/package-lock.json web/package.json web/build.mjs $(wildcard web/src/*)
+	cd web && npm ci --no-audit --no-fund --loglevel error && npm run --silent build
+
+# Where there is no npm, the tests of the page skip and say so.
+page:
+	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory web; else echo "no npm: the page is not built"; fi
+
+unit: install browser page  ## the tests, without the slow ones
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow" tests
 
 bundles: install  ## write bundles/ from the layers in vmfseg/bundle/layers

@@ -97,14 +97,16 @@ class Explanation:
             raise VmfError("VMF185", subject="kernel", rule="there is no such kernel", found=found, fix=fix)
         return np.asarray(np.rint(self.activations[..., number].astype(np.float32) * 255), dtype=np.uint8)
 
-    def voxel(self, position: tuple[int, int, int]) -> dict[str, Any]:
-        """Return which kernels explain a voxel, the strongest first.
+    def voxel(self, place: tuple[float, float, float]) -> dict[str, Any]:
+        """Return which kernels explain the voxel at a place (mm, RAS), the strongest first.
 
         Raises:
-            VmfError: VMF185 a voxel outside of the scan.
+            VmfError: VMF185 a place outside of the scan.
         """
+        index = np.rint(np.linalg.solve(self.scan.header.affine, (*place, 1.0))[:3])
+        position = (int(index[0]), int(index[1]), int(index[2]))
         if not all(0 <= x < n for x, n in zip(position, self.labels.shape, strict=True)):
-            rule, fix = "the voxel must lie in the scan", f"its shape is {self.labels.shape}"
+            rule, fix = "the place must lie in the scan", f"its shape is {self.labels.shape}"
             raise VmfError("VMF185", subject="voxel", rule=rule, found=str(position), fix=fix)
         weights = self.activations[position].astype(np.float64)
         order = np.argsort(-weights, kind="stable")

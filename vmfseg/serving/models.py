@@ -36,10 +36,12 @@ class Answer:
     Attributes:
         prediction: labels, and activations if they were asked for.
         seconds: how long it took.
+        frames: how many the scan has.
     """
 
     prediction: Prediction
     seconds: float
+    frames: int
 
 
 class ServedModel:
@@ -107,11 +109,11 @@ class ServedModel:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", DataWarning)
             try:
+                scan = Scan.open(image, **rules)
                 if frame is None:
-                    prediction = self.predictor.predict(image, wanted, activations=activations, **rules)
+                    prediction = self.predictor.predict(scan, wanted, activations=activations)
                 else:
-                    volume = Scan.open(image, **rules).frame(frame)
-                    prediction = self.predictor.predict(volume, activations=activations)
+                    prediction = self.predictor.predict(scan.frame(frame), activations=activations)
             except TypeError as error:
                 raise VmfError(
                     "VMF185", subject="params", rule="a value has the wrong type", found=str(error), fix="mend params"
@@ -124,7 +126,7 @@ class ServedModel:
             warnings=[note.replace(str(image), name) for note in notes],
             shift=self.shift(prediction),
         )
-        return Answer(prediction, time.monotonic() - start)
+        return Answer(prediction, time.monotonic() - start, scan.num_frames)
 
     def shift(self, prediction: Prediction) -> dict[str, Any] | None:
         """Say whether a scan is from a scanner that the model does not know; ``None`` if the bundle stores no source.

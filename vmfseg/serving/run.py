@@ -106,6 +106,7 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host.strip("[]"), port))
+        listener.listen(128)  # whoever connects from now on waits until the models are loaded
     except (OSError, OverflowError) as error:
         listener.close()
         raise VmfError(

@@ -72,6 +72,7 @@ def _explain(
         "model": model.name,
         "image": source.name,
         "frame": frame,
+        "frames": answer.frames,
         "seconds": round(answer.seconds, 3),
         "classes": model.classes(),
         "quality": prediction.quality,
@@ -90,6 +91,12 @@ def result_map(service: Shared, result: str, name: str) -> Response:
 
 
 @router.get("/result/{result}/voxel", summary="Which kernels explain a voxel")
-def voxel(service: Shared, result: str, i: int, j: int, k: int) -> dict[str, Any]:
-    """Return class and kernels of a voxel, the strongest first."""
-    return service.explanations.get(result).voxel((i, j, k))
+def voxel(
+    service: Shared,
+    result: str,
+    x: Annotated[float, Query(description="mm to the right, as in NIfTI", allow_inf_nan=False)],
+    y: Annotated[float, Query(description="mm to the front", allow_inf_nan=False)],
+    z: Annotated[float, Query(description="mm to the head", allow_inf_nan=False)],
+) -> dict[str, Any]:
+    """Return class and kernels of the voxel at a place, the strongest first."""
+    return service.explanations.get(result).voxel((x, y, z))

@@ -50,6 +50,7 @@ nb_merge_streams = True
 html_theme = "pydata_sphinx_theme"
 html_title = f"vmfseg {release}"
 html_theme_options = {
+    "header_links_before_dropdown": 6,
     "navbar_end": ["theme-switcher"],
     "navigation_with_keys": False,
     "secondary_sidebar_items": ["page-toc"],
@@ -57,6 +58,7 @@ html_theme_options = {
     "footer_start": ["copyright"],
     "footer_end": [],
 }
+html_sidebars = {page: [] for page in ("index", "bundles", "command_line", "conventions")}
 html_show_sourcelink = False
 _mathjax = importlib.util.find_spec("sphinx-mathjax-offline")
 if _mathjax is None or _mathjax.origin is None:

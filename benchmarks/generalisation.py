@@ -27,7 +27,9 @@ def table(rows: list[dict], title: str) -> str:
     targets = sorted({row["target"] for row in rows})
     methods = [m for m in METHODS if any(row["method"] == m for row in rows)]
     classes = list(rows[0]["classes"])
-    lines = [f"# {title}", "", f"Seeds {sorted({r['seed'] for r in rows})}; Dice per volume on the native grid.", ""]
+    budget = ", ".join(str(n) for n in sorted({row["iterations"] for row in rows}))
+    seeds = sorted({row["seed"] for row in rows})
+    lines = [f"# {title}", "", f"Seeds {seeds}, {budget} labelled batches; Dice per volume on the native grid.", ""]
     header = ["method", *[f"target {t}" for t in targets], "mean over targets", *classes, "source validation", "CPU s"]
     lines += ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     for method in methods:
@@ -40,6 +42,7 @@ def table(rows: list[dict], title: str) -> str:
         cells.append(_spread([row["validation"] for row in mine]))
         cells.append(f"{statistics.mean(row['cpu_seconds'] for row in mine):.0f}")
         lines.append("| " + " | ".join(cells) + " |")
+    lines += ["", *_by_class(rows, methods, targets, classes)]
     for other in [m for m in methods if m != "unet"]:
         pairs = _pairs(rows, other)
         if pairs:
@@ -51,6 +54,16 @@ def table(rows: list[dict], title: str) -> str:
                 f"better in {wins}."
             )
     return "\n".join(lines) + "\n"
+
+
+def _by_class(rows: list[dict], methods: list[str], targets: list[str], classes: list[str]) -> list[str]:
+    header = ["method", *[f"{target} {name}" for target in targets for name in classes]]
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    for method in methods:
+        chosen = [[r for r in rows if (r["method"], r["target"]) == (method, target)] for target in targets]
+        cells = [_spread([row["classes"][name] for row in mine]) for mine in chosen for name in classes]
+        lines.append("| " + " | ".join([method, *cells]) + " |")
+    return lines
 
 
 def _pairs(rows: list[dict], other: str) -> list[tuple[float, float]]:

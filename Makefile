@@ -34,7 +34,7 @@ demo: install  ## train on the phantom, segment a scanner never seen, write a re
 	$(BIN)/python -m monai.bundle run training --config_file bundles/vmfnet_mnms/configs/train.json \
 	  --output_dir $(DEMO)/run --ckpt_dir $(DEMO)/run/models
 	scan="$$($(BIN)/python docs/unseen.py bundles/vmfnet_mnms $(DEMO)/run/models/model.pt)" && \
-	$(BIN)/vmfseg segment bundles/vmfnet_mnms "$$scan" --checkpoint $(DEMO)/run/models --frames ED,ES --overlay \
+	$(BIN)/vmfseg segment bundles/vmfnet_mnms "$$scan" --checkpoint $(DEMO)/run/models --frames ED,ES --overlay png \
 	  -o $(DEMO)/segmentation --overwrite
 	$(BIN)/vmfseg report $(DEMO)/run --bundle bundles/vmfnet_mnms -o $(DEMO)/report.html --overwrite
 	@echo

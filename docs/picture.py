@@ -97,10 +97,11 @@ def main() -> None:
     """Read the arguments and write the picture."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path, help="bundle that was trained on the phantom")
+    parser.add_argument("--model", type=Path, help="weights of a run, if they do not lie in the bundle")
     parser.add_argument("-o", "--output", type=Path, default=HERE / "picture.png", help="PNG to write")
     given = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    model = load_run_model(given.bundle)
+    model = load_run_model(given.bundle, given.model)
     views, dice = median_volume(model)
     view = max(views, key=lambda v: (int((v.truth > 0).sum()), -v.index))
     names = {"A": "Siemens", "B": "Philips", "C": "GE", "D": "Canon"}

@@ -56,7 +56,7 @@ def test_a_tutorial_is_stored_without_outputs_and_explains_every_cell(name):
     for before, cell in zip(book.cells, book.cells[1:], strict=False):
         if cell.cell_type == "code":
             assert before.cell_type == "markdown", f"no text before: {cell.source[:80]}"
-            assert cell.outputs == []
+            assert cell.outputs == [], "clear all outputs before you save the notebook"
             assert cell.execution_count is None
     assert len({cell["id"] for cell in book.cells}) == len(book.cells)
 

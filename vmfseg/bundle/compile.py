@@ -23,14 +23,28 @@ import yaml
 from vmfseg.utils import VmfError, atomic_write, did_you_mean
 from vmfseg.utils.io import StrPath
 
-__all__ = ["bundle_names", "compile_bundle", "merge_layers", "resolve_likes", "write_bundle"]
+__all__ = [
+    "bundle_names",
+    "compile_bundle",
+    "compile_spec",
+    "described_bundles",
+    "merge_layers",
+    "resolve_likes",
+    "write_bundle",
+    "write_files",
+]
 
 _FIELD = re.compile(r"\{([A-Z_]+)\}")
 
 
 def bundle_names() -> list[str]:
     """Return the names of the bundles that are described."""
-    return sorted(_layer("bundles.yaml")["bundles"])
+    return sorted(described_bundles())
+
+
+def described_bundles() -> dict[str, dict[str, Any]]:
+    """Return what ``layers/bundles.yaml`` says about each bundle: its ``fields``, and ``configs`` of its own."""
+    return dict(_layer("bundles.yaml")["bundles"])
 
 
 def compile_bundle(name: str) -> dict[str, str]:
@@ -42,16 +56,29 @@ def compile_bundle(name: str) -> dict[str, str]:
     Raises:
         VmfError: VMF303 for an unknown bundle, VMF304 for a field without a value.
     """
-    described = _layer("bundles.yaml")
-    if name not in described["bundles"]:
+    described = described_bundles()
+    if name not in described:
         raise VmfError(
             "VMF303",
             subject=name,
             rule="there is no such bundle",
             found=f"known are {', '.join(bundle_names())}",
-            fix=f"use one of them.{did_you_mean(name, described['bundles'])}",
+            fix=f"use one of them.{did_you_mean(name, described)}",
         )
-    spec = described["bundles"][name]
+    return compile_spec(name, described[name])
+
+
+def compile_spec(name: str, spec: Mapping[str, Any]) -> dict[str, str]:
+    """Return the files of a bundle that is described by ``spec``, as an entry of ``layers/bundles.yaml`` would be.
+
+    Args:
+        name: of the bundle.
+        spec: its ``fields``, and layers of ``configs`` and ``files`` where they are not the usual ones.
+
+    Raises:
+        VmfError: VMF303 for an unknown layer, VMF304 for a field without a value.
+    """
+    described = _layer("bundles.yaml")
     fields = {**described.get("fields", {}), **spec.get("fields", {}), "BUNDLE": name}
     files: dict[str, str] = {}
     for target, layers in {**described["configs"], **spec.get("configs", {})}.items():
@@ -69,9 +96,14 @@ def compile_bundle(name: str) -> dict[str, str]:
 
 def write_bundle(name: str, folder: StrPath) -> list[Path]:
     """Write the files of bundle ``name`` below ``folder`` and return their paths; unchanged files are left alone."""
+    return write_files(compile_bundle(name), Path(folder) / name)
+
+
+def write_files(files: Mapping[str, str], root: StrPath) -> list[Path]:
+    """Write compiled files below ``root`` and return their paths; unchanged files are left alone."""
     written = []
-    for relative, content in compile_bundle(name).items():
-        path = Path(folder) / name / relative
+    for relative, content in files.items():
+        path = Path(root) / relative
         if not path.is_file() or path.read_text(encoding="utf-8") != content:
             atomic_write(path, content)
         written.append(path)

@@ -11,8 +11,12 @@ import typer
 from rich.console import Console
 
 from vmfseg import __version__
+from vmfseg.cli.bundle import app as bundle_app
+from vmfseg.cli.doctor import doctor
 from vmfseg.cli.evaluate import evaluate
+from vmfseg.cli.explain import explain
 from vmfseg.cli.export import export
+from vmfseg.cli.info import info
 from vmfseg.cli.phantom import phantom
 from vmfseg.cli.report import report
 from vmfseg.cli.segment import segment
@@ -50,8 +54,12 @@ def _root(
         os.environ["VMFSEG_DEBUG"] = "1"
 
 
+app.add_typer(bundle_app)
+app.command("doctor")(doctor)
 app.command("evaluate")(evaluate)
+app.command("explain")(explain)
 app.command("export")(export)
+app.command("info")(info)
 app.command("phantom")(phantom)
 app.command("report")(report)
 app.command("segment")(segment)

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bundles as zip files: looked at before a byte is unpacked, and unpacked into a private folder that goes away."""
+
+from __future__ import annotations
+
+import stat
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+
+from vmfseg.utils import VmfError, atomic_path
+from vmfseg.utils.io import StrPath
+
+__all__ = ["check_archive", "opened_bundle"]
+
+_MAX_TOTAL = 2_000_000_000
+_MAX_MEMBERS = 10_000
+_MAX_RATIO = 200
+_SMALL = 1_000_000  # below this any ratio is harmless: empty texts compress well
+
+
+@contextmanager
+def opened_bundle(path: StrPath) -> Iterator[Path]:
+    """Yield the folder of a bundle; a zip file is unpacked into a temporary one for as long as the block lasts.
+
+    Args:
+        path: a folder, or a zip file that holds a bundle at its top or in its only folder.
+
+    Raises:
+        VmfError: VMF415 if the archive could harm, VMF318 if it holds no bundle.
+    """
+    if not Path(path).is_file():
+        yield Path(path)
+        return
+    check_archive(path)
+    with tempfile.TemporaryDirectory(prefix="vmfseg-") as place:
+        root = Path(place)
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.infolist():
+                if not member.is_dir():
+                    _unpack(archive, member, root, path)
+        found = [folder for folder in (root, *sorted(root.iterdir())) if (folder / "configs").is_dir()]
+        if not found:
+            fix = "zip the folder that holds configs and models"
+            raise VmfError("VMF318", subject=str(path), rule="the archive holds no bundle", found="no configs", fix=fix)
+        yield found[0]
+
+
+def check_archive(path: StrPath) -> None:
+    """Refuse a zip file whose members lead out of their folder, are links, come twice, or unpack to too much.
+
+    Raises:
+        VmfError: VMF415 with the member.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+    except (OSError, zipfile.BadZipFile, NotImplementedError, ValueError) as error:
+        raise _refuse(path, "the file must be a zip archive of a bundle", str(error)) from error
+    if len(members) > _MAX_MEMBERS:
+        raise _refuse(path, f"an archive may have {_MAX_MEMBERS} members", str(len(members)))
+    seen: dict[str, str] = {}
+    for member in members:
+        name = member.filename
+        problem = _name_problem(name) or _kind_problem(member)
+        if problem:
+            raise _refuse(path, problem, name)
+        folded = name.rstrip("/").casefold()
+        if folded in seen:
+            raise _refuse(path, "two members would become one file", f"{seen[folded]}, {name}")
+        seen[folded] = name
+        if member.file_size > max(_SMALL, _MAX_RATIO * member.compress_size):
+            found = f"{name}: {member.compress_size} bytes become {member.file_size}"
+            raise _refuse(path, f"a member may grow {_MAX_RATIO}-fold", found)
+    total = sum(member.file_size for member in members)
+    if total > _MAX_TOTAL:
+        raise _refuse(path, f"an archive may unpack to {_MAX_TOTAL} bytes", str(total))
+
+
+def _unpack(archive: zipfile.ZipFile, member: zipfile.ZipInfo, root: Path, path: StrPath) -> None:
+    """Write one member; a stream that is longer than the archive says is stopped."""
+    left = member.file_size
+    try:
+        with (
+            atomic_path(root / member.filename, overwrite=False) as target,
+            archive.open(member) as source,
+            open(target, "wb") as sink,
+        ):
+            while chunk := source.read(1 << 20):
+                left -= len(chunk)
+                if left < 0:
+                    raise _refuse(path, "a member is longer than the archive says", member.filename)
+                sink.write(chunk)
+    except (zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError) as error:
+        raise _refuse(path, "a member cannot be unpacked", f"{member.filename}: {error}") from error
+
+
+def _name_problem(name: str) -> str:
+    pure = PurePosixPath(name)
+    if "\\" in name or "\0" in name or ":" in name or not name.strip("/"):
+        return "the name of a member must be plain"
+    if pure.is_absolute() or ".." in pure.parts:
+        return "a member must not lead out of the folder it is unpacked into"
+    return ""
+
+
+def _kind_problem(member: zipfile.ZipInfo) -> str:
+    kind = stat.S_IFMT(member.external_attr >> 16)
+    if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+        return "a member must be a plain file, no link and no device"
+    return "a member must not be encrypted" if member.flag_bits & 1 else ""
+
+
+def _refuse(path: StrPath, rule: str, found: str) -> VmfError:
+    return VmfError("VMF415", subject=str(path), rule=rule, found=found[:160], fix="do not unpack it; ask who made it")

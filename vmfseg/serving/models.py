@@ -19,6 +19,7 @@ from vmfseg.inference import FramePrediction, Prediction, Predictor, ShiftRefere
 from vmfseg.inference.scan import Scan
 from vmfseg.inference.shift import volume_statistics
 from vmfseg.inference.spec import find_bundle
+from vmfseg.inference.tensors import is_about
 from vmfseg.serving.names import check_plain
 from vmfseg.utils import VmfError, did_you_mean, read_json
 from vmfseg.utils.io import StrPath
@@ -120,7 +121,8 @@ class ServedModel:
                 ) from error
             finally:
                 clear_cache()  # of cines, which nobody may ask for again
-        notes = dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, DataWarning))
+        warned = [str(w.message) for w in caught if issubclass(w.category, DataWarning)]
+        notes = dict.fromkeys([*prediction.quality["warnings"], *warned])
         prediction.quality.update(
             input=name,
             warnings=[note.replace(str(image), name) for note in notes],
@@ -142,7 +144,8 @@ class ServedModel:
 
     def _read_shift(self) -> ShiftReference | None:
         note = self.predictor.spec.weights.with_name("shift.json")
-        return ShiftReference.load(note) if note.is_file() else None
+        known = note.is_file() and is_about(note, self.predictor.digest)
+        return ShiftReference.load(note) if known else None
 
 
 def load_models(

@@ -61,10 +61,10 @@ async function begin(query) {
 }
 
 function chosen(name) {
+  chooseView(viewer.acquired);
   byId("hint").textContent = "";
   byId("run").disabled = false;
   document.title = `${name} – vmfseg`;
-  moved();
 }
 
 async function run() {

@@ -6,14 +6,15 @@ const VIEWS = {
   axial: [SLICE_TYPE.AXIAL, 2], coronal: [SLICE_TYPE.CORONAL, 1], sagittal: [SLICE_TYPE.SAGITTAL, 0],
   multi: [SLICE_TYPE.MULTIPLANAR, 2],
 };
-const HEAT = { // transparent to yellow: light, so that it reads on dark and on bright tissue
-  R: [0, 120, 235, 255], G: [0, 20, 110, 240], B: [0, 90, 20, 120], A: [0, 90, 200, 255], I: [0, 70, 160, 255],
+const HEAT = { // nothing where a kernel is silent, then red to yellow: seen on dark and on bright tissue
+  R: [215, 215, 255, 255], G: [25, 25, 140, 245], B: [80, 80, 0, 130], A: [0, 0, 150, 235], I: [0, 20, 128, 255],
 };
 
 export class Viewer {
   constructor(canvas, onMove) {
     this.nv = new Niivue({
-      backColor: [0, 0, 0, 1], crosshairColor: [1, 1, 1, 0.7], crosshairWidth: 1, isRadiologicalConvention: true,
+      backColor: [0, 0, 0, 1], crosshairColor: [1, 1, 1, 0.7], crosshairWidth: 0.6, crosshairWidthUnit: "mm",
+      crosshairGap: 5, isRadiologicalConvention: true,
       dragAndDropEnabled: false, isColorbar: false, loadingText: "", show3Dcrosshair: false, logLevel: "error",
       multiplanarForceRender: false, multiplanarShowRender: 0, isOrientCube: false, fontMinPx: 11,
     });
@@ -34,6 +35,13 @@ export class Viewer {
     this.nv.addVolume(image);
     this.nv.scene.crosshairPos = [0.5, 0.5, 0.5];
     this.setView(this.view);
+  }
+
+  // The plane in which the scan was taken: across the axis with the longest voxels.
+  get acquired() {
+    const steps = this.nv.volumes[0].pixDimsRAS.slice(1, 4);
+    const longest = steps.indexOf(Math.max(...steps));
+    return steps[longest] > 1.2 * Math.min(...steps) ? ["sagittal", "coronal", "axial"][longest] : "axial";
   }
 
   async showMask(file, classes, opacity) {

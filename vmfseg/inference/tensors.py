@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from vmfseg.handlers import load_tensors
 from vmfseg.utils import VmfError, read_json, sha256_bytes
 from vmfseg.utils.io import StrPath
+from vmfseg.utils.weights import safetensors_problem
 
 __all__ = ["fill_network", "is_about", "read_tensors", "tensors_digest"]
 
@@ -25,6 +26,9 @@ def read_tensors(path: StrPath) -> dict[str, torch.Tensor]:
         VmfError: VMF401 if the file is missing, damaged or holds anything but named tensors.
     """
     if Path(path).suffix == ".safetensors":
+        problem = safetensors_problem(Path(path))  # the library takes the last of two tensors of one name
+        if problem:
+            raise _refuse(path, problem)
         try:
             return load_file(path)
         except (SafetensorError, OSError, ValueError) as error:

@@ -158,7 +158,7 @@ def make_bundle(folder: Path, network: VMFNet, setting: dict[str, Any]) -> Path:
     config = root / "configs" / "inference.json"
     content = json.loads(config.read_text())
     content["network_def"]["level"] = 1
-    values = {"num_kernels": 12, "pixdim": 1.2, "image_size": SIZE, **setting}
+    values = {"num_kernels": 12, "log_activations": False, "pixdim": 1.2, "image_size": SIZE, **setting}
     content.update({key: list(value) if isinstance(value, tuple) else value for key, value in values.items()})
     config.write_text(json.dumps(content))
     (root / "models").mkdir(exist_ok=True)

@@ -54,11 +54,13 @@ def test_one_command_trains_and_scores(name, trained):
     assert math.isfinite(metrics["mean_dice"])
     assert 0 <= metrics["mean_dice"] <= 1
     assert f"mean Dice on the unseen domain: {metrics['mean_dice']:.3f}" in text
-    assert "stage 4/4 evaluation" in text
+    assert "stage 4/5 evaluation" in text
     assert str(bundle / "models" / "model.pt") in text
     weights = torch.load(bundle / "models" / "model.pt", weights_only=True)
     assert all(torch.isfinite(value).all() for value in weights.values())
     assert (bundle / "models" / "model.safetensors").is_file()
+    for file in ("quality.json", "shift.json", "calibration.safetensors"):
+        assert (bundle / "models" / file).is_file(), "the calibration stage leaves it"
     manifest = json.loads((bundle / "models" / "manifest.json").read_text())
     assert manifest["bundle"] == name
     assert manifest["protocol"] == "clean"

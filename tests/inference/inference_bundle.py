@@ -50,7 +50,7 @@ def write_tiny_bundle(folder: Path, network: VMFNet, name: str = "vmfnet_mnms") 
         content["network_def"]["level"] = 1  # whatever the recipe has
         content.update(
             channels=[8, 16, 16], num_kernels=6, hidden_channels=8, image_size=SIZE, pixdim=PIXDIM, kappa=30.0,
-            last_activation="relu",
+            last_activation="relu", log_activations=False,
         )  # fmt: skip
         path.write_text(json.dumps(content))
     (root / "models").mkdir(exist_ok=True)

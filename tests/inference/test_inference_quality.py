@@ -7,33 +7,45 @@ import nibabel as nib
 import numpy as np
 import pytest
 import torch
-from inference_bundle import PIXDIM, SIZE
+from inference_bundle import PIXDIM, SIZE, tiny_network
+from safetensors.torch import save_file
 
 from vmfseg.engines import StageRunner
 from vmfseg.inference import CalibrationStage, Predictor, QualityModel, export_bundle, shift_groups
 from vmfseg.inference.calibration import QualityCase, fit_quality, quality_cases
 from vmfseg.inference.corruption import CORRUPTIONS, LEVELS, corrupt
 from vmfseg.inference.deploy import Explained
-from vmfseg.inference.quality import SIGNALS, SignalCollector
+from vmfseg.inference.prediction import FramePrediction
+from vmfseg.inference.quality import SIGNALS, SignalCollector, atypicality, typical_ranges
 from vmfseg.utils import VmfError
 
 LABELS = {0: "background", 1: "LV", 2: "MYO", 3: "RV"}
 
 
+def frame(signals, shares=(0.5, 0.5)):
+    return FramePrediction(np.zeros((0, 0, 0), np.uint8), signals, list(shares))
+
+
 def made_up_cases(rng, count=40, noise=0.01):
     cases = []
     for k in range(count):
-        badness = rng.uniform()
+        level = k % 4
+        badness = level / 3 * rng.uniform(0.5, 1)
         signals = {
-            "log_likelihood": 20 - 4 * badness + rng.normal(0, 0.3),
-            "log_likelihood_foreground": 22 - 3 * badness + rng.normal(0, 0.3),
+            # too high is as bad as too low
+            "log_likelihood": 20 + (-1) ** (k // 4) * 4 * badness + rng.normal(0, 0.3),
             "entropy": 0.05 + 0.4 * badness + rng.normal(0, 0.02),
             "present": 1.0,
             "connected": 1 - 0.5 * badness * rng.uniform(),
             "continuous": 1.0,
         }
-        cases.append(QualityCase(signals, 0.95 - 0.7 * badness + rng.normal(0, noise), f"s{k % 8}"))
+        dice = 0.95 - 0.7 * badness + rng.normal(0, noise)
+        cases.append(QualityCase(frame(signals), dice, f"s{k % 8}", level=level))
     return cases
+
+
+def predict(model, case):
+    return model.predict(model.judged(case.frame))
 
 
 def test_fit_finds_the_dice_and_never_against_common_sense():
@@ -41,34 +53,43 @@ def test_fit_finds_the_dice_and_never_against_common_sense():
     model = fit_quality(made_up_cases(rng))
     assert model.error < 0.08
     assert all(model.weights[name] * sign >= 0 for name, sign in SIGNALS.items())
+    assert model.weights["atypical"] < 0
     fresh = made_up_cases(rng, 20)
-    assert np.corrcoef([model.predict(case) for case in fresh], [case.dice for case in fresh])[0, 1] > 0.95
-    best = {
-        "log_likelihood": 20.0,
-        "log_likelihood_foreground": 22.0,
-        "entropy": 0.05,
-        "present": 1,
-        "connected": 1,
-        "continuous": 1,
-    }
+    assert np.corrcoef([predict(model, case) for case in fresh], [case.dice for case in fresh])[0, 1] > 0.95
+    best = {"atypical": 0.5, "entropy": 0.05, "present": 1, "connected": 1, "continuous": 1}
     assert model.light(best) == "green"
     for name, sign in SIGNALS.items():
-        if name in best:
-            worse = {**best, name: best[name] - sign * 0.5 * (abs(best[name]) if sign > 0 else 1)}
-            assert model.predict(worse) <= model.predict(best)
+        worse = {**best, name: best.get(name, 0) - sign * 0.5}
+        assert model.predict(worse) <= model.predict(best)
     assert model.light({"present": 0.0}) == "red"
+
+
+@pytest.mark.parametrize("moved", [-6.0, 6.0], ids=["cannot be explained", "too easy to explain"])
+def test_what_no_source_volume_looks_like_is_atypical_in_either_direction(moved):
+    source = [{"log_likelihood": 10 + x, "kernel 0": 0.5} for x in (-1.0, 1.0)]
+    ranges = typical_ranges(source)
+    assert ranges["log_likelihood"] == [10.0, 1.0]
+    assert atypicality({"log_likelihood": 10.0, "kernel 0": 0.5}, ranges) == 0
+    # by hand: one of two statistics is six spreads away
+    assert atypicality({"log_likelihood": 10 + moved, "kernel 0": 0.5}, ranges) == pytest.approx(np.log1p(18**0.5))
+    assert atypicality({"kernel 0": 0.5}, ranges) == 0
+    assert typical_ranges(source[:1]) == {}
+    assert atypicality({"log_likelihood": 3.0}, {}) == 0
 
 
 def test_two_volumes_are_the_least():
     with pytest.raises(ValueError, match="cases must be at least two volumes with a truth, got 1"):
-        fit_quality([QualityCase({}, 0.5, "a")])
+        fit_quality([QualityCase(frame({}), 0.5, "a")])
 
 
 def test_quality_files_round_trip_and_others_are_refused(tmp_path):
     model = fit_quality(made_up_cases(np.random.default_rng(1)))
     model.save(tmp_path / "quality.json", source_validation_dice=0.8)
     assert QualityModel.load(tmp_path / "quality.json") == model
-    for content in ({}, [], {"format": "vmfseg-quality-1", "model": {"mean": {}}}):
+    good = json.loads((tmp_path / "quality.json").read_text())
+    flat = {**good, "model": {**good["model"], "scale": dict.fromkeys(SIGNALS, 0.0)}}
+    old = {**good, "format": "vmfseg-quality-1"}
+    for content in ({}, [], {"format": "vmfseg-quality-2", "model": {"mean": {}}}, flat, old):
         (tmp_path / "quality.json").write_text(json.dumps(content))
         with pytest.raises(VmfError, match="VMF338"):
             QualityModel.load(tmp_path / "quality.json")
@@ -87,7 +108,7 @@ def test_signals_by_hand():
     signals = collector.signals()
     assert signals["log_likelihood"] == pytest.approx(2.0)
     assert signals["log_likelihood_foreground"] == pytest.approx(1.0)
-    assert signals["entropy"] == pytest.approx(np.log(2) / np.log(3), abs=1e-5)
+    assert signals["entropy"] == pytest.approx(np.log(2) / np.log(3), abs=1e-5)  # softmax of (-20, 0, 0)
     assert signals["image_mean"] == pytest.approx(0.5)
     assert signals["image_contrast"] == pytest.approx(0, abs=1e-6)
     assert collector.activations() == pytest.approx([0.25, 0.75])
@@ -123,7 +144,7 @@ def test_cases_know_their_dice(bundle, rows):
     cases = quality_cases(Predictor.from_bundle(bundle, "cpu"), rows[:2])
     assert len(cases) == 2 * (1 + len(CORRUPTIONS))
     assert [case.dice for case in cases if case.level == 0] == [1.0, 1.0]
-    assert min(case.dice for case in cases) < 0.9
+    assert min(case.dice for case in cases) < 0.95
 
 
 def test_stage_leaves_what_segment_shift_and_int8_need(own_bundle, network, rows, tmp_path, capsys):
@@ -140,12 +161,42 @@ def test_stage_leaves_what_segment_shift_and_int8_need(own_bundle, network, rows
     assert 0 <= quality["predicted_dice"] <= 1
     assert export_bundle(own_bundle, "torch-export").real
     reports = shift_groups(predictor, tmp_path / "*.nii.gz")
-    assert [report.new for report in reports.values()] == [False]
+    assert [report.new for report in reports.values()] == [False], reports
     for name in ("quality.json", "shift.json", "calibration.safetensors"):
         (own_bundle / "models" / name).unlink()
     runner.run()  # done already: the files are put back
     assert "done already" in capsys.readouterr().out
     assert (own_bundle / "models" / "quality.json").is_file()
+    save_file(tiny_network(5).state_dict(), own_bundle / "models" / "model.safetensors")
+    other = Predictor.from_bundle(own_bundle, "cpu")
+    quality = other(rows[0]["image"]).quality
+    assert quality["light"] == "unknown"
+    assert any("VMF344" in line for line in quality["warnings"]), "what was learnt about other weights is not used"
+    with pytest.raises(VmfError, match=r"VMF342(.|\n)*made with other weights"):
+        shift_groups(other, tmp_path / "*.nii.gz")
+
+
+def test_stage_writes_only_what_it_can_and_removes_what_is_old(network, rows, tmp_path, capsys):
+    unlabeled = [{key: value for key, value in row.items() if key != "label"} for row in rows]
+    folder = tmp_path / "models"
+    folder.mkdir()
+    for name in ("quality.json", "calibration.safetensors"):
+        (folder / name).write_text("of an older model")
+    stage = CalibrationStage(network, unlabeled, LABELS, PIXDIM, SIZE, ckpt_dir=folder, slices=0)
+    assert stage.run(tmp_path / "stage", False) == ["shift.json"]
+    assert "no labelled source volume" in capsys.readouterr().out
+    assert [path.name for path in folder.iterdir()] == ["shift.json"]
+    assert CalibrationStage(network, rows, LABELS, PIXDIM, SIZE, rank=1).run(tmp_path / "other", False) == []
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"slices": -1}, "slices must not be negative, got -1"), ({"max_volumes": 0}, "max_volumes must be at least 1")],
+)
+def test_wrong_arguments_of_the_stage_are_named(network, changes, message):
+    with pytest.raises(ValueError, match=message):
+        CalibrationStage(network, [], LABELS, PIXDIM, SIZE, **changes)
 
 
 def test_without_statistics_there_is_no_verdict(bundle, rows):

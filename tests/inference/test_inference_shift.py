@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from vmfseg.inference import ShiftReference, SubjectStatistics
-from vmfseg.inference.prediction import FramePrediction
-from vmfseg.inference.shift import volume_statistics
+from vmfseg.inference.prediction import FramePrediction, volume_statistics
 from vmfseg.utils import VmfError
 
 NAMES = [f"kernel {k}" for k in range(8)] + ["log_likelihood", "entropy"]

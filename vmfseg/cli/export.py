@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -11,8 +12,16 @@ from typing import Annotated
 import typer
 
 from vmfseg.inference.export import ExportReport, export_bundle
+from vmfseg.inference.vendor import vendor_bundle
 
 __all__ = ["export"]
+
+_EXAMPLES = """Examples:
+  vmfseg export vmfnet_mnms --to onnx
+  vmfseg export vmfnet_mnms --to openvino --int8
+  vmfseg export vmfnet_mnms --to torchscript -o heart.ts
+  vmfseg export vmfnet_mnms --vendored -o zoo/
+"""
 
 
 def export(
@@ -23,7 +32,10 @@ def export(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="The file; default beside the weights, for segment --backend.")
     ] = None,
-    int8: Annotated[bool, typer.Option("--int8", help="Quantize to 8 bits (openvino; needs vmfseg[int8]).")] = False,
+    int8: Annotated[bool, typer.Option("--int8", help="Quantize to 8 bits (openvino; needs vmfseg\\[int8]).")] = False,
+    vendored: Annotated[
+        bool, typer.Option("--vendored", help="Instead, copy the bundle and its code to -o, to run without vmfseg.")
+    ] = False,
     checkpoint: Annotated[
         Path | None, typer.Option(help="Other weights than the bundle's: a file, or the folder that holds them.")
     ] = None,
@@ -31,8 +43,17 @@ def export(
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
 ) -> None:
     """Export the network: batch norm folded, reconstruction left out, compared with torch before it is written."""
+    if vendored:
+        if output is None:
+            raise ValueError("--vendored must have a folder to write to, got none. Give it by -o.")
+        place = vendor_bundle(bundle, output, overwrite=overwrite)
+        typer.echo(json.dumps({"path": str(place)}, indent=2) if as_json else f"written: {place}")
+        return
     report = export_bundle(bundle, to, output, int8=int8, checkpoint=checkpoint, overwrite=overwrite)
     typer.echo(json.dumps(asdict(report), indent=2) if as_json else _text(report))
+
+
+export.__doc__ = f"{inspect.cleandoc(export.__doc__ or '')}\n\n\b\n{_EXAMPLES}"
 
 
 def _text(report: ExportReport) -> str:

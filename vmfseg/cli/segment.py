@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,10 +17,15 @@ from rich.table import Table
 from vmfseg.inference.inputs import Job, plan_jobs
 from vmfseg.inference.predictor import Predictor
 from vmfseg.inference.segment import SegmentOptions, SegmentResult, segment_files
-from vmfseg.utils import VmfError
+from vmfseg.utils import VmfError, check_choice
 
 __all__ = ["segment"]
 
+_EXAMPLES = """Examples:
+  vmfseg segment vmfnet_mnms scan.nii.gz -o labels/
+  vmfseg segment vmfnet_mnms cines/ -o labels/ --frames ED,ES --overlay png
+  vmfseg segment vmfnet_mnms "study/*/*.mha" -o labels/ --backend openvino
+"""
 _COLORS = {"green": "green", "amber": "yellow", "red": "red", "unknown": "dim"}
 
 
@@ -30,7 +36,7 @@ def segment(
     inputs: Annotated[
         list[str],
         typer.Argument(
-            metavar="INPUT...",
+            metavar="INPUT",
             help="Images (.nii, .nii.gz, .nrrd, .mha), folders, DICOM folders, glob patterns.",
             show_default=False,
         ),
@@ -41,7 +47,9 @@ def segment(
     frames: Annotated[str | None, typer.Option(help="Of a cine: ED,ES or numbers like 0,5; default all.")] = None,
     probabilities: Annotated[bool, typer.Option("--probabilities", help="Write class probabilities too.")] = False,
     activations: Annotated[bool, typer.Option("--activations", help="Write the maps of all kernels too.")] = False,
-    overlay: Annotated[bool, typer.Option("--overlay", help="Write a picture (PNG) too.")] = False,
+    overlay: Annotated[
+        str | None, typer.Option(metavar="png", help="Write a picture of the labels on the slices too.")
+    ] = None,
     backend: Annotated[
         str, typer.Option(help="torch, or onnx, openvino, openvino-int8 after vmfseg export.")
     ] = "torch",
@@ -53,6 +61,12 @@ def segment(
     nan_to: Annotated[
         float | None, typer.Option("--nan-to", help="Replace NaN voxels by this instead of refusing the file.")
     ] = None,
+    allow_shear: Annotated[
+        bool, typer.Option("--allow-shear", help="Take a sheared grid as the nearest one without shear.")
+    ] = False,
+    prefer: Annotated[
+        str | None, typer.Option(help="sform or qform, which one holds where a file's two contradict.")
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing outputs.")] = False,
     skip_existing: Annotated[
         bool, typer.Option("--skip-existing", help="Leave images alone that have labels already.")
@@ -63,16 +77,20 @@ def segment(
 
     A bad file does not stop the others; the exit code is 3 if there was one.
     """
+    if overlay is not None:
+        check_choice("--overlay", overlay, ("png",))
+    if prefer is not None:
+        check_choice("--prefer", prefer, ("sform", "qform"))
     jobs = plan_jobs(inputs, output)
     predictor = Predictor.from_bundle(bundle, device, backend, checkpoint=checkpoint, batch_size=batch_size)
     options = SegmentOptions(
         frames=frames,
         probabilities=probabilities,
         activations=activations,
-        overlay=overlay,
+        overlay=overlay is not None,
         overwrite=overwrite,
         skip_existing=skip_existing,
-        rules={} if nan_to is None else {"nan_to": nan_to},
+        rules={"allow_shear": allow_shear, "nan_to": nan_to, "prefer": prefer},
     )
     results = _with_progress(predictor, jobs, options, quiet=as_json)
     left = jobs[len(results) :]
@@ -84,6 +102,9 @@ def segment(
     code = max((result.exit_code for result in results), default=0)
     if code:
         raise typer.Exit(code)
+
+
+segment.__doc__ = f"{inspect.cleandoc(segment.__doc__ or '')}\n\n\b\n{_EXAMPLES}"
 
 
 def _with_progress(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from typing import Annotated
@@ -18,6 +19,11 @@ from vmfseg.inference.shift import ShiftReport
 from vmfseg.inference.survey import shift_groups
 
 __all__ = ["shift"]
+
+_EXAMPLES = """Examples:
+  vmfseg shift vmfnet_mnms new_scanner/
+  vmfseg shift vmfnet_mnms ~/MnMs --json
+"""
 
 
 def shift(
@@ -57,6 +63,9 @@ def shift(
         typer.echo(json.dumps({name: report.as_dict() for name, report in reports.items()}, indent=2))
     else:
         _show(reports)
+
+
+shift.__doc__ = f"{inspect.cleandoc(shift.__doc__ or '')}\n\n\b\n{_EXAMPLES}"
 
 
 def _show(reports: dict[str, ShiftReport]) -> None:

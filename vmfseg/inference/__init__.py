@@ -16,6 +16,7 @@ from .shift import ShiftReference, ShiftReport, SubjectStatistics
 from .spec import BundleSpec
 from .stage import CalibrationStage
 from .survey import shift_groups
+from .vendor import vendor_bundle
 from .weights import ModelLoader, load_model
 from .writer import SaveLabeld, label_path, write_label
 
@@ -49,5 +50,6 @@ __all__ = [
     "rows_of_file",
     "segment_files",
     "shift_groups",
+    "vendor_bundle",
     "write_label",
 ]

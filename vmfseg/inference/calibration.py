@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ from scipy.optimize import lsq_linear
 
 from vmfseg.data import LoadVolumed
 from vmfseg.inference.corruption import CORRUPTIONS, LEVELS, corrupt
+from vmfseg.inference.prediction import FramePrediction, volume_statistics
 from vmfseg.inference.predictor import Predictor
-from vmfseg.inference.quality import SIGNALS, QualityModel
+from vmfseg.inference.quality import SIGNALS, QualityModel, signal_value, typical_ranges
 from vmfseg.transforms import ToSliceStackd
 
 __all__ = ["QualityCase", "calibrate_quality", "fit_quality", "quality_cases"]
@@ -23,19 +25,23 @@ __all__ = ["QualityCase", "calibrate_quality", "fit_quality", "quality_cases"]
 _RIDGE = 0.3
 
 
-class QualityCase(dict[str, float]):
-    """The signals of a volume with its true Dice and its subject.
+@dataclass(frozen=True)
+class QualityCase:
+    """A segmented volume whose truth is known.
 
-    Args:
-        signals: see :mod:`vmfseg.inference.quality`.
+    Attributes:
+        frame: what the network said.
         dice: mean over the foreground classes that the truth has.
         subject: whose volume.
+        kind: of the corruption.
         level: of the corruption, 0 for the image as it is.
     """
 
-    def __init__(self, signals: Mapping[str, float], dice: float, subject: str, level: int = 0) -> None:
-        super().__init__(signals)
-        self.dice, self.subject, self.level = dice, subject, level
+    frame: FramePrediction
+    dice: float
+    subject: str
+    kind: str = ""
+    level: int = 0
 
 
 def quality_cases(
@@ -65,11 +71,15 @@ def quality_cases(
             frame = predictor.predict_frame(MetaTensor(torch.from_numpy(voxels)[None], affine=image.affine))
             dice = _dice(frame.labels, truth, row.get("annotated"), len(predictor.spec.labels))
             if dice is not None:
-                cases.append(QualityCase(frame.signals, dice, str(row.get("subject", index)), level))
+                # labels are not needed any more, and many cases would hold many of them
+                kept = replace(frame, labels=np.zeros((0, 0, 0), np.uint8))
+                cases.append(QualityCase(kept, dice, str(row.get("subject", index)), kind, level))
     return cases
 
 
-def fit_quality(cases: Sequence[QualityCase], threshold: float = 0.7) -> QualityModel:
+def fit_quality(
+    cases: Sequence[QualityCase], threshold: float = 0.7, typical: Mapping[str, Sequence[float]] | None = None
+) -> QualityModel:
     r"""Fit the predicted Dice: least squares with a small ridge, under the signs of :data:`SIGNALS`.
 
     The error is that of predictions for subjects left out of the fit one by one (of the fit itself, where there is only
@@ -78,28 +88,31 @@ def fit_quality(cases: Sequence[QualityCase], threshold: float = 0.7) -> Quality
     Args:
         cases: at least two.
         threshold: Dice below which a segmentation counts as failed.
+        typical: what source volumes look like, see :func:`typical_ranges`; default what the cases without corruption
+            look like.
 
     Raises:
         ValueError: fewer than two cases.
     """
     if len(cases) < 2:
         raise ValueError(f"cases must be at least two volumes with a truth, got {len(cases)}.")
+    if typical is None:
+        typical = typical_ranges([volume_statistics(case.frame) for case in cases if case.level == 0])
     subjects = sorted({case.subject for case in cases})
     residuals: list[float] = []
     for left_out in subjects if len(subjects) > 1 else [""]:
-        seen = [case for case in cases if case.subject != left_out]
-        model = _fit(seen, threshold)
+        model = _fit([case for case in cases if case.subject != left_out], threshold, typical)
         judged = [case for case in cases if case.subject == left_out] or list(cases)
-        residuals += [model.predict(case) - case.dice for case in judged]
+        residuals += [model.predict(model.judged(case.frame)) - case.dice for case in judged]
     error = float(np.sqrt(np.mean(np.square(residuals))))
-    model = _fit(cases, threshold)
-    return QualityModel(
-        model.mean, model.scale, model.weights, model.intercept, error, threshold, len(cases), len(subjects)
-    )
+    return replace(_fit(cases, threshold, typical), error=error, volumes=len(cases), subjects=len(subjects))
 
 
 def calibrate_quality(
-    predictor: Predictor, rows: Sequence[Mapping[str, Any]], threshold: float = 0.7
+    predictor: Predictor,
+    rows: Sequence[Mapping[str, Any]],
+    threshold: float = 0.7,
+    typical: Mapping[str, Sequence[float]] | None = None,
 ) -> tuple[QualityModel, list[QualityCase]]:
     """Learn on source validation, and on corruptions of it, how the signals of a volume tell its Dice.
 
@@ -107,16 +120,19 @@ def calibrate_quality(
         predictor: the model.
         rows: labelled volumes that it was not trained on.
         threshold: Dice below which a segmentation counts as failed.
+        typical: what source volumes look like, see :func:`fit_quality`.
 
     Returns:
         The model, and the cases it was fitted on.
     """
     cases = quality_cases(predictor, rows)
-    return fit_quality(cases, threshold), cases
+    return fit_quality(cases, threshold, typical), cases
 
 
-def _fit(cases: Sequence[QualityCase], threshold: float) -> QualityModel:
-    table = _table(cases)
+def _fit(cases: Sequence[QualityCase], threshold: float, typical: Mapping[str, Sequence[float]]) -> QualityModel:
+    names, ranges = list(SIGNALS), {name: list(pair) for name, pair in typical.items()}
+    model = QualityModel({}, {}, {}, 0.0, 0.0, threshold, typical=ranges)
+    table = np.array([[signal_value(model.judged(case.frame), name) for name in names] for case in cases])
     truth = np.array([case.dice for case in cases])
     mean, scale = table.mean(axis=0), table.std(axis=0)
     used = scale > 1e-6
@@ -128,26 +144,13 @@ def _fit(cases: Sequence[QualityCase], threshold: float) -> QualityModel:
         np.vstack([matrix, ridge]), np.concatenate([truth - truth.mean(), np.zeros(len(signs))]), (0.0, np.inf)
     )
     weights = fitted.x * signs * used
-    names = list(SIGNALS)
-    return QualityModel(
+    return replace(
+        model,
         mean=dict(zip(names, mean.tolist(), strict=True)),
         scale=dict(zip(names, scale.tolist(), strict=True)),
         weights=dict(zip(names, weights.tolist(), strict=True)),
         intercept=float(truth.mean()),
-        error=0.0,
-        threshold=threshold,
     )
-
-
-def _table(cases: Sequence[QualityCase]) -> npt.NDArray[np.float64]:
-    """Return one row of signals for each case; what could not be measured takes the worst value that was."""
-    columns = []
-    for name, sign in SIGNALS.items():
-        known = [case[name] for case in cases if name in case]
-        worst = (min(known) if sign > 0 else max(known)) if known else 0.0
-        worst = {"entropy": 1.0}.get(name, worst if name.startswith("log") else 0.0) if known else 0.0
-        columns.append([case.get(name, worst) for case in cases])
-    return np.array(columns, dtype=np.float64).T
 
 
 def _dice(labels: npt.NDArray[np.uint8], truth: npt.NDArray[Any], annotated: Any, classes: int) -> float | None:

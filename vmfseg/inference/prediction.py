@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from vmfseg.inference.scan import Scan, map_image
 
-__all__ = ["FramePrediction", "Prediction"]
+__all__ = ["FramePrediction", "Prediction", "volume_statistics"]
 
 
 @dataclass(frozen=True)
@@ -57,3 +57,16 @@ class Prediction:
     def image(self) -> Any:
         """The labels as a nibabel image with the header of the input."""
         return map_image(self.scan, self.labels)
+
+
+def volume_statistics(frame: FramePrediction) -> dict[str, float]:
+    r"""Return what a volume looks like to the network, by name.
+
+    Log-likelihood, entropy, three statistics of the intensities alone, and the share :math:`a_j` of the volume that
+    each kernel explains, as :math:`\arcsin\sqrt{a_j}`, whose spread does not depend on the share.
+    """
+    kept = ("log_likelihood", "entropy", "image_mean", "image_contrast", "image_roughness")
+    values = {name: value for name, value in frame.signals.items() if name in kept}
+    for number, share in enumerate(frame.kernel_shares):
+        values[f"kernel {number}"] = float(np.arcsin(np.sqrt(np.clip(share, 0.0, 1.0))))
+    return values

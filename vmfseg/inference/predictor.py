@@ -264,13 +264,14 @@ class Predictor:
             counts = np.bincount(frame.labels.ravel(), minlength=len(self.spec.labels))
             volumes = {name: round(float(counts[k] * voxel_ml), 3) for k, name in self.spec.labels.items() if k}
             model = self.quality
+            signals = frame.signals if model is None else model.judged(frame)
             frames.append(
                 {
                     "frame": number,
                     "phase": names.get(number),
-                    "light": "unknown" if model is None else model.light(frame.signals),
-                    "predicted_dice": None if model is None else round(model.predict(frame.signals), 4),
-                    "signals": {name: round(value, 6) for name, value in frame.signals.items()},
+                    "light": "unknown" if model is None else model.light(signals),
+                    "predicted_dice": None if model is None else round(model.predict(signals), 4),
+                    "signals": {name: round(value, 6) for name, value in signals.items()},
                     "kernel_shares": [round(share, 6) for share in frame.kernel_shares],
                     "volumes_ml": volumes,
                 }

@@ -3,24 +3,29 @@ r"""How far a prediction can be trusted, from what the network itself says about
 
 The signals of a volume are
 
-* ``log_likelihood``: mean over the positions that show anything of :math:`\log p(z)`, the likelihood of the features
-  under the vMF kernels, and ``log_likelihood_foreground``, its mean where the network found structures;
-* ``entropy``: mean over the found structures of :math:`-\sum_n p_n \log p_n / \log N`, with the sigmoids of the classes
-  normalized to one;
-* the measures of :mod:`vmfseg.inference.plausibility`;
-* ``image_mean``, ``image_contrast`` and ``image_roughness`` of the normalized slices, which only the alarm of
-  :mod:`vmfseg.inference.shift` uses.
+* ``atypical``: how far the volume is from what source volumes look like to the network. With the statistics :math:`x_k`
+  of :func:`vmfseg.inference.prediction.volume_statistics` (the likelihood of the features under the vMF kernels, the
+  share of each kernel, intensities), their centers :math:`c_k` and spreads :math:`r_k` over source volumes, it is
+  :math:`\log(1 + \sqrt{\operatorname{mean}_k ((x_k - c_k) / r_k)^2})`. Both directions count: an image that is easier
+  to explain than any real one, because it is blurred or empty, is as strange as one that cannot be explained;
+* ``entropy``: mean over the found structures of :math:`-\sum_n p_n \log p_n / \log N`, with :math:`p` the softmax of
+  the logits;
+* the measures of :mod:`vmfseg.inference.plausibility`.
 
-A model that is fitted on source validation, see :mod:`vmfseg.inference.calibration`, turns them into a predicted Dice;
-its coefficients have the signs that common sense asks for, so a better signal never lowers the prediction.
+For information there are ``log_likelihood``, the mean of :math:`\log p(z)` over the positions that show anything,
+``log_likelihood_foreground``, its mean where the network found structures, and ``image_mean``, ``image_contrast`` and
+``image_roughness`` of the normalized slices.
+
+A model that is fitted on source validation, see :mod:`vmfseg.inference.calibration`, turns the signals into a predicted
+Dice; its coefficients have the signs that common sense asks for, so a better signal never lowers the prediction.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,15 +33,15 @@ import torch
 from torch.nn import functional as F
 
 from vmfseg.inference.deploy import Explained
+from vmfseg.inference.prediction import FramePrediction, volume_statistics
 from vmfseg.utils import VmfError, read_json, write_json
 from vmfseg.utils.io import StrPath
 
-__all__ = ["SIGNALS", "QualityModel", "SignalCollector", "worst_light"]
+__all__ = ["SIGNALS", "QualityModel", "SignalCollector", "atypicality", "signal_value", "typical_ranges", "worst_light"]
 
 #: Signals that the model uses, with the sign of their effect.
 SIGNALS = {
-    "log_likelihood": 1,
-    "log_likelihood_foreground": 1,
+    "atypical": -1,
     "entropy": -1,
     "present": 1,
     "connected": 1,
@@ -46,8 +51,9 @@ SIGNALS = {
 }
 #: Value of a signal that cannot be measured because the network found nothing: the worst.
 _ABSENT = {"entropy": 1.0}
+_SPREAD_FLOOR = 1e-3
 _LIGHTS = ("red", "amber", "green", "unknown")
-_FORMAT = "vmfseg-quality-1"
+_FORMAT = "vmfseg-quality-2"
 
 
 class SignalCollector:
@@ -67,8 +73,7 @@ class SignalCollector:
 
     def update(self, image: torch.Tensor, out: Explained) -> None:
         """Add a batch: the slices as the network saw them, ``BCHW``, and what it returned."""
-        probabilities = out.logits.sigmoid()
-        probabilities = probabilities / probabilities.sum(dim=1, keepdim=True).clamp_min(1e-12)
+        probabilities = out.logits.softmax(dim=1)
         found = out.logits.argmax(dim=1, keepdim=True) > 0
         stride = image.shape[-1] // out.activations.shape[-1]
         seen = F.max_pool2d(image.amax(dim=1, keepdim=True), stride) > 0
@@ -120,7 +125,7 @@ class QualityModel:
     r"""Predicted Dice :math:`\hat D = \operatorname{clip}(b + \sum_f w_f (s_f - m_f) / \sigma_f, 0, 1)`.
 
     Attributes:
-        mean: :math:`m_f` of every signal on calibration volumes.
+        mean: :math:`m_f` of every signal of :data:`SIGNALS` on calibration volumes.
         scale: :math:`\sigma_f`.
         weights: :math:`w_f`, with the sign of :data:`SIGNALS`.
         intercept: :math:`b`.
@@ -128,6 +133,7 @@ class QualityModel:
         threshold: Dice below which a segmentation counts as failed.
         volumes: how many volumes it was fitted on.
         subjects: how many subjects.
+        typical: center and spread of every statistic on source volumes, see :func:`typical_ranges`.
 
     Example:
         >>> model = QualityModel({"entropy": 0.1}, {"entropy": 0.05}, {"entropy": -0.1}, 0.85, 0.05)
@@ -145,6 +151,7 @@ class QualityModel:
     threshold: float = 0.7
     volumes: int = 0
     subjects: int = 0
+    typical: dict[str, list[float]] = field(default_factory=dict)
 
     @classmethod
     def load(cls, path: StrPath) -> QualityModel:
@@ -159,9 +166,11 @@ class QualityModel:
                 raise ValueError(f"format {content['format']}")
             model = cls(**content["model"])
             numbers = [model.intercept, model.error, model.threshold, *model.mean.values(), *model.weights.values()]
+            numbers += [value for center, spread in model.typical.values() for value in (center, 1 / spread)]
+            numbers += [1 / value for value in model.scale.values()]
             if not all(math.isfinite(value) for value in numbers) or set(model.weights) - set(model.scale):
                 raise ValueError("numbers are missing or not finite")
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
             raise VmfError(
                 "VMF338",
                 subject=str(path),
@@ -176,14 +185,16 @@ class QualityModel:
         write_json(path, {"format": _FORMAT, "model": asdict(self), **facts})
 
     def predict(self, signals: Mapping[str, float]) -> float:
-        """Return the predicted Dice, the mean over the foreground classes."""
+        """Return the predicted Dice, the mean over the foreground classes, from the signals of :meth:`judged`."""
         total = self.intercept
         for name, weight in self.weights.items():
-            value = signals.get(name, _ABSENT.get(name, 0.0))
-            if name.startswith("log_likelihood") and name not in signals:
-                value = self.mean[name] - 3 * self.scale[name]
+            value = signal_value(signals, name)
             total += weight * (value - self.mean[name]) / self.scale[name]
         return float(np.clip(total, 0.0, 1.0))
+
+    def judged(self, frame: FramePrediction) -> dict[str, float]:
+        """Return the signals of a segmented volume, with how atypical it is."""
+        return {**frame.signals, "atypical": atypicality(volume_statistics(frame), self.typical)}
 
     def light(self, signals: Mapping[str, float]) -> str:
         """Return ``"red"`` where a failure is predicted, ``"green"`` where one is unlikely, else ``"amber"``.
@@ -194,6 +205,34 @@ class QualityModel:
         if predicted < self.threshold or not signals.get("present", 1.0):
             return "red"
         return "green" if predicted - self.error >= self.threshold else "amber"
+
+
+def typical_ranges(volumes: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
+    """Return center and spread of every statistic that all volumes have; nothing for fewer than two volumes.
+
+    Example:
+        >>> typical_ranges([{"a": 1.0, "b": 2.0}, {"a": 3.0}])
+        {'a': [2.0, 1.0]}
+    """
+    shared = set.intersection(*(set(volume) for volume in volumes)) if len(volumes) > 1 else set()
+    columns = {name: np.array([volume[name] for volume in volumes]) for name in sorted(shared)}
+    return {name: [float(c.mean()), max(float(c.std()), _SPREAD_FLOOR)] for name, c in columns.items()}
+
+
+def atypicality(statistics: Mapping[str, float], typical: Mapping[str, Sequence[float]]) -> float:
+    r"""Return :math:`\log(1 + d)`, with :math:`d` the root mean square distance from the centers, in spreads.
+
+    Example:
+        >>> round(atypicality({"a": 5.0, "c": 1.0}, {"a": [2.0, 1.0], "b": [0.0, 1.0]}), 3)
+        1.386
+    """
+    distances = [(statistics[name] - c) / r for name, (c, r) in typical.items() if name in statistics]
+    return math.log1p(math.sqrt(sum(d * d for d in distances) / len(distances))) if distances else 0.0
+
+
+def signal_value(signals: Mapping[str, float], name: str) -> float:
+    """Return a signal; the worst value for one that could not be measured because the network found nothing."""
+    return float(signals.get(name, _ABSENT.get(name, 0.0)))
 
 
 def worst_light(lights: list[str]) -> str:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""Is this scanner one that the model knows? A test of what scans look like to the network, subject by subject.
 
-Of every subject a few statistics are kept: log-likelihood, entropy, the share of the image that each kernel explains
-(as :math:`\arcsin\sqrt{a}`, whose spread does not depend on the share), and three of the intensities alone. With source
+Of every subject a few statistics are kept, see :func:`vmfseg.inference.prediction.volume_statistics`. With source
 subjects of domain :math:`d`, their mean :math:`\mu_d`, the spread :math:`s` of subjects within domains, :math:`n` new
 subjects with mean :math:`\bar x` and :math:`m_d` source subjects,
 
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vmfseg.inference.prediction import FramePrediction
+from vmfseg.inference.prediction import volume_statistics
 from vmfseg.utils import VmfError, numpy_rng, read_json, write_json
 from vmfseg.utils.io import StrPath
 
@@ -31,15 +30,6 @@ _FORMAT = "vmfseg-shift-1"
 _DRAWS = 4000
 _MIN_FREEDOM = 3
 _FLOOR = 1e-4
-
-
-def volume_statistics(frame: FramePrediction) -> dict[str, float]:
-    """Return the statistics of one segmented volume."""
-    kept = ("log_likelihood", "entropy", "image_mean", "image_contrast", "image_roughness")
-    values = {name: value for name, value in frame.signals.items() if name in kept}
-    for number, share in enumerate(frame.kernel_shares):
-        values[f"kernel {number}"] = float(np.arcsin(np.sqrt(np.clip(share, 0.0, 1.0))))
-    return values
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,10 @@ from vmfseg.data import LoadVolumed
 from vmfseg.engines.stages.runner import say
 from vmfseg.inference.calibration import fit_quality, quality_cases
 from vmfseg.inference.predictor import Predictor
+from vmfseg.inference.quality import typical_ranges
 from vmfseg.inference.shift import ShiftReference
 from vmfseg.inference.spec import BundleSpec
-from vmfseg.inference.survey import survey
+from vmfseg.inference.survey import group_subjects, survey
 from vmfseg.inference.tensors import tensors_digest
 from vmfseg.utils import atomic_path, atomic_write
 from vmfseg.utils.io import StrPath
@@ -90,11 +91,12 @@ class CalibrationStage:
         bare: Any = getattr(self.network, "module", self.network)
         predictor = Predictor.from_network(bare.eval(), spec, batch_size=self.batch_size)
         weights = tensors_digest(bare.state_dict())
-        self._quality(predictor, folder / "quality.json", weights)
         chosen = _spread([*self.validation, *self.images], self.max_volumes)
-        groups = survey(predictor, [dict(row) for row in chosen])
-        subjects = [subject for group in groups.values() for subject in group]
+        volumes = survey(predictor, [dict(row) for row in chosen])
+        subjects = [subject for group in group_subjects(volumes).values() for subject in group]
         ShiftReference.from_subjects(subjects).save(folder / "shift.json", weights=weights)
+        typical = typical_ranges([statistics for found in volumes.values() for statistics in found])
+        self._quality(predictor, typical, folder / "quality.json", weights)
         stored = validation_slices(predictor, self.validation, self.slices)
         if len(stored):
             atomic_write(folder / "calibration.safetensors", safetensors_bytes({"slices": stored}))
@@ -106,12 +108,12 @@ class CalibrationStage:
         """Take up the files of an earlier run."""
         self._publish(folder)
 
-    def _quality(self, predictor: Predictor, path: Path, weights: str) -> None:
+    def _quality(self, predictor: Predictor, typical: Mapping[str, Any], path: Path, weights: str) -> None:
         cases = quality_cases(predictor, _spread(self.validation, self.max_volumes))
         if len(cases) < 2:
             say("quality: no labelled source volume to learn it on, so predictions get no predicted Dice")
             return
-        model = fit_quality(cases)
+        model = fit_quality(cases, typical=typical)
         clean = [case.dice for case in cases if case.level == 0]
         model.save(path, source_validation_dice=round(float(np.mean(clean)), 4), weights=weights)
         say(

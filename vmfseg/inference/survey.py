@@ -3,20 +3,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from vmfseg.data import open_datalist
 from vmfseg.inference.inputs import find_images
+from vmfseg.inference.prediction import volume_statistics
 from vmfseg.inference.predictor import Predictor
 from vmfseg.inference.scan import Scan
-from vmfseg.inference.shift import ShiftReference, ShiftReport, SubjectStatistics, volume_statistics
+from vmfseg.inference.shift import ShiftReference, ShiftReport, SubjectStatistics
 from vmfseg.inference.tensors import is_about
 from vmfseg.utils import VmfError
 from vmfseg.utils.io import StrPath
 
-__all__ = ["shift_groups", "survey"]
+__all__ = ["group_subjects", "shift_groups", "survey"]
 
 Row = dict[str, Any]
 
@@ -52,12 +53,12 @@ def shift_groups(
         )
     reference = ShiftReference.load(note)
     rows = _rows(data)
-    groups = survey(predictor, rows if progress is None else progress(rows))
+    groups = group_subjects(survey(predictor, rows if progress is None else progress(rows)))
     return {name: reference.compare(subjects, alpha) for name, subjects in sorted(groups.items())}
 
 
-def survey(predictor: Predictor, rows: Iterable[Row]) -> dict[str, list[SubjectStatistics]]:
-    """Return the statistics of every subject, by domain.
+def survey(predictor: Predictor, rows: Iterable[Row]) -> dict[tuple[str, str], list[dict[str, float]]]:
+    """Return the statistics of every volume, by domain and subject.
 
     Args:
         predictor: of the bundle.
@@ -72,8 +73,13 @@ def survey(predictor: Predictor, rows: Iterable[Row]) -> dict[str, list[SubjectS
         key = str(row.get("domain") or ""), str(row.get("subject") or row["image"])
         values = [volume_statistics(predictor.predict_frame(scan.frame(int(number)))) for number in frames]
         found.setdefault(key, []).extend(values)
+    return found
+
+
+def group_subjects(volumes: Mapping[tuple[str, str], Sequence[Row]]) -> dict[str, list[SubjectStatistics]]:
+    """Return the mean statistics of every subject, by domain."""
     groups: dict[str, list[SubjectStatistics]] = {}
-    for (domain, _), values in found.items():
+    for (domain, _), values in volumes.items():
         groups.setdefault(domain, []).append(SubjectStatistics.average(values, domain))
     return groups
 

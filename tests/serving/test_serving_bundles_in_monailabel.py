@@ -15,6 +15,8 @@ from serving_tools import voxels
 
 BUNDLES = sorted(path.parent.parent for path in (Path(__file__).parents[2] / "bundles").glob("*/configs/train.json"))
 NAMES = [path.name for path in BUNDLES]
+#: The other two learn without masks, so there is nothing that labels of a store could teach them.
+LEARNERS = [path for path in BUNDLES if path.name.startswith("vmf")]
 
 # What MONAI Label does for a training on one device (BundleTrainTask): the data of its store in place of the bundle's,
 # a loader of the weights that are there in front of the handlers, no initialize and no finalize.
@@ -51,7 +53,7 @@ def test_inference_has_the_keys_that_the_app_reads(bundle):
     assert len(classes) == formats["outputs"]["pred"]["num_channels"]
 
 
-@pytest.mark.parametrize("bundle", BUNDLES, ids=NAMES)
+@pytest.mark.parametrize("bundle", LEARNERS, ids=[path.name for path in LEARNERS])
 def test_train_has_the_keys_that_the_app_replaces(bundle):
     config = ConfigParser()
     config.read_config(str(bundle / "configs" / "train.json"))

@@ -8,6 +8,7 @@ from .montage import draw_montage
 from .report import build_report
 from .run import RunFiles, open_run
 from .style import png_bytes
+from .viewer import show_volume
 from .views import SliceView, as_samples, view_volume, worst_slice
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "open_run",
     "order_channels",
     "png_bytes",
+    "show_volume",
     "view_volume",
     "worst_slice",
 ]

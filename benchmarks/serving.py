@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a server bears many clients: answers, pulse and memory while 8 clients send 200 requests.
+
+Run ``python benchmarks/serving.py``; it starts ``vmfseg serve`` with a small model on a folder of made-up scans.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+from safetensors.torch import save_file
+
+from vmfseg.bundle.compile import write_bundle
+from vmfseg.networks import VMFNet
+from vmfseg.utils import read_json, write_json
+
+SMALL = {"channels": [8, 16, 16], "num_kernels": 6, "hidden_channels": 8, "image_size": 64, "level": 1}
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--requests", type=int, default=200)
+    parser.add_argument("--clients", type=int, default=8)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        root = Path(place)
+        bundle = small_bundle(root)
+        studies = root / "studies"
+        studies.mkdir()
+        rng = np.random.default_rng(0)
+        for number in range(4):
+            scan = nib.Nifti1Image(rng.integers(0, 900, (96, 96, 10)).astype(np.int16), np.diag([2.5, 2.5, 8.0, 1.0]))
+            nib.save(scan, studies / f"scan{number}.nii.gz")
+        figures = load(bundle, studies, options.requests, options.clients)
+    for name, value in figures.items():
+        print(f"{name:<34}{value}")
+
+
+def small_bundle(root: Path) -> Path:
+    """Write a bundle with a small network of random weights."""
+    write_bundle("vmfnet_mnms", root)
+    bundle = root / "vmfnet_mnms"
+    for name in ("inference.json", "train.json"):
+        file = bundle / "configs" / name
+        write_json(file, {**read_json(file), **SMALL})
+    config = read_json(bundle / "configs" / "inference.json")
+    described = {
+        key: config.get(str(value)[1:], value) if str(value).startswith("@") else value
+        for key, value in config["network_def"].items()
+        if key != "_target_"
+    }
+    network = VMFNet(**described)
+    (bundle / "models").mkdir(exist_ok=True)
+    save_file({k: v.contiguous() for k, v in network.state_dict().items()}, bundle / "models" / "model.safetensors")
+    return bundle
+
+
+def load(bundle: Path, studies: Path, requests: int, clients: int) -> dict[str, str]:
+    """Send requests from several clients at once and measure what comes back."""
+    command = [sys.executable, "-m", "vmfseg.cli.main", "serve", str(bundle), "--studies", str(studies), "--port", "0"]
+    with tempfile.TemporaryFile("w+b") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "COLUMNS": "200"})
+        try:
+            url = _address(process, log)
+            send(url, 0)
+            before, stop = memory(process.pid), threading.Event()
+            pulse: list[float] = []
+            watcher = threading.Thread(target=_watch, args=(url, pulse, stop))
+            watcher.start()
+            start = time.monotonic()
+            memories = [before]
+            with ThreadPoolExecutor(clients) as pool:
+                results = []
+                for number, result in enumerate(pool.map(lambda k: send(url, k), range(requests))):
+                    results.append(result)
+                    if number % 20 == 19:
+                        memories.append(memory(process.pid))
+            seconds = time.monotonic() - start
+            stop.set()
+            watcher.join()
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(60)
+    waits = sorted(result[1] for result in results)
+    refused = sum(result[2] for result in results)
+    half = memories[len(memories) // 2 :]
+    return {
+        "requests answered": f"{sum(result[0] == 200 for result in results)} of {requests}",
+        "told to come again (503)": f"{refused}",
+        "clients": f"{clients}",
+        "requests per second": f"{requests / seconds:.1f}",
+        "wait, median and longest": f"{statistics.median(waits):.2f} s, {waits[-1]:.2f} s",
+        "/health, median and longest": f"{statistics.median(pulse) * 1000:.0f} ms, {max(pulse) * 1000:.0f} ms",
+        "memory before and after": f"{before / 1e6:.0f} MB, {memories[-1] / 1e6:.0f} MB",
+        "growth over the second half": f"{(half[-1] - half[0]) / 1e6:.1f} MB",
+    }
+
+
+def send(url: str, number: int) -> tuple[int, float, int]:
+    """Segment an image by id; return status, seconds, and how often the server said to come again."""
+    mark = "x-vmfseg-x"
+    body = f'--{mark}\r\nContent-Disposition: form-data; name="params"\r\n\r\n{{}}\r\n--{mark}--\r\n'.encode()
+    headers = {"Content-Type": f"multipart/form-data; boundary={mark}"}
+    address = f"{url}/infer/vmfnet_mnms?image=scan{number % 4}&output=image"
+    start, refused = time.monotonic(), 0
+    while True:
+        try:
+            request = urllib.request.Request(address, body, headers, method="POST")
+            with urllib.request.urlopen(request, timeout=600) as answer:
+                answer.read()
+                return answer.status, time.monotonic() - start, refused
+        except urllib.error.HTTPError as error:
+            if error.code != 503:
+                return error.code, time.monotonic() - start, refused
+            refused += 1
+            time.sleep(0.2)
+
+
+def memory(process: int) -> int:
+    """Return the resident memory of a process in bytes."""
+    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())
+    return int(found[1]) * 1024 if found else 0
+
+
+def _watch(url: str, pulse: list[float], stop: threading.Event) -> None:
+    while not stop.is_set():
+        start = time.monotonic()
+        with urllib.request.urlopen(f"{url}/health", timeout=60) as answer:
+            answer.read()
+        pulse.append(time.monotonic() - start)
+        stop.wait(0.1)
+
+
+def _address(process: subprocess.Popen[bytes], log: object) -> str:
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline and process.poll() is None:
+        log.seek(0)  # type: ignore[attr-defined]
+        found = re.search(rb"at (http://\S+:\d+)", log.read())  # type: ignore[attr-defined]
+        if found:
+            return found[1].decode()
+        time.sleep(0.2)
+    raise RuntimeError("the server did not start")
+
+
+if __name__ == "__main__":
+    main()

@@ -10,13 +10,25 @@ below of anything else. What is not known is refused.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from monai.bundle.reference_resolver import ReferenceResolver
 
+from vmfseg.utils import VmfError
+
 from .targets import FUNCTIONS, MODULES
 
-__all__ = ["DEFAULT_NAMES", "expression_problem", "imported_names", "parse_expression", "reference_of"]
+__all__ = [
+    "DEFAULT_NAMES",
+    "broken_expression",
+    "expression_problem",
+    "imported_names",
+    "is_import",
+    "parse_expression",
+    "reference_of",
+]
 
 #: What MONAI gives to every expression.
 DEFAULT_NAMES = {"monai": "monai", "torch": "torch", "np": "numpy", "numpy": "numpy"}
@@ -62,6 +74,33 @@ def parse_expression(text: str) -> ast.Expression:
     """
     found = dict.fromkeys(ReferenceResolver.match_refs_pattern(text))
     return ast.parse(ReferenceResolver.update_refs_pattern(text, found)[1:].strip(), mode="eval")
+
+
+def broken_expression(text: str) -> VmfError | None:
+    """Return VMF314 for a text with ``$`` in front that is no Python, or ``None``.
+
+    Example:
+        >>> broken_expression("$@a + 1"), broken_expression("$(@a").found
+        (None, "$(@a: '(' was never closed")
+    """
+    try:
+        if is_import(text):
+            ast.parse(text[1:].strip())
+        else:
+            parse_expression(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return VmfError(
+            "VMF314",
+            rule="the text after $ is no Python expression",
+            found=f"{text[:100]}: {getattr(error, 'msg', error)}",
+            fix="correct the expression, or leave out the $ for plain text",
+        )
+    return None
+
+
+def is_import(value: Any) -> bool:
+    """Whether an entry is an import statement."""
+    return isinstance(value, str) and re.match(r"\$\s*(import|from)\b", value) is not None
 
 
 def imported_names(text: str) -> dict[str, str]:

@@ -20,8 +20,9 @@ from monai.bundle.reference_resolver import ReferenceResolver
 from vmfseg.utils import VmfError, did_you_mean
 
 from .documents import entries
+from .expressions import broken_expression
 from .keys import normalize_key
-from .targets import find_target
+from .targets import find_target, missing_target
 
 __all__ = ["check_config", "config_findings"]
 
@@ -48,8 +49,9 @@ def config_findings(config: Mapping[str, Any], file: str = "", runs: Sequence[st
         runs: the entries that are run.
 
     Yields:
-        VMF311 a reference to nothing, VMF313 references in a circle, VMF315 a value of the wrong kind, VMF316 a missing
-        or unknown argument or a missing entry to run, VMF317 a value that was left open.
+        VMF311 a reference to nothing, VMF312 a ``_target_`` that does not exist, VMF313 references in a circle, VMF314
+        an expression that is no Python, VMF315 a value of the wrong kind, VMF316 a missing or unknown argument or
+        nothing to run, VMF317 a value that was left open.
 
     Example:
         >>> print(next(config_findings({"kappa": 10, "run": "$@kapa * 2"}, "train.json")))
@@ -65,16 +67,7 @@ def config_findings(config: Mapping[str, Any], file: str = "", runs: Sequence[st
         fix = did_you_mean(runs[0], config).strip() or f"add the entry {runs[0]}"
         yield VmfError("VMF316", subject=file, rule="the config has nothing to run", found=_some(config), fix=fix)
     for place in known:
-        value = places[place]
-        if isinstance(value, str) and value and not value.strip("?"):
-            yield VmfError(
-                "VMF317", subject=prefix + place, rule="a value was left open", found=value, fix="write the value"
-            )
-        for name in _own_references(value):
-            if name not in places:
-                fix = did_you_mean(name, known).strip() or "add the entry, or correct the name after @"
-                rule = "a reference must lead to an entry"
-                yield VmfError("VMF311", subject=prefix + place, rule=rule, found=f"@{name}", fix=fix)
+        yield from _entry_findings(places, place, prefix)
     circle = _circle(places, [name for name in (*runs, *known) if name in places])
     if circle:
         yield VmfError(
@@ -88,6 +81,23 @@ def config_findings(config: Mapping[str, Any], file: str = "", runs: Sequence[st
         value = places[place]
         if isinstance(value, Mapping) and isinstance(value.get("_target_"), str) and not value.get("_disabled_"):
             yield from _argument_findings(places, place, value, prefix)
+
+
+def _entry_findings(places: Mapping[str, Any], place: str, prefix: str) -> Iterator[VmfError]:
+    """Yield what is wrong with one entry, whatever it is used for."""
+    value, subject = places[place], prefix + place
+    text = value if isinstance(value, str) else ""
+    if text and not text.strip("?"):
+        yield VmfError("VMF317", subject=subject, rule="a value was left open", found=text, fix="write the value")
+    named = missing_target(text) if place.endswith("_target_") else None
+    wrong = named or (broken_expression(text) if text.startswith("$") else None)
+    if wrong is not None:
+        yield VmfError(**{**wrong.as_dict(), "subject": subject})
+    for name in _own_references(value):
+        if name not in places:
+            fix = did_you_mean(name, places).strip() or "add the entry, or correct the name after @"
+            rule = "a reference must lead to an entry"
+            yield VmfError("VMF311", subject=subject, rule=rule, found=f"@{name}", fix=fix)
 
 
 def _argument_findings(

@@ -18,14 +18,22 @@ from monai.bundle import ConfigParser
 from vmfseg.utils import VmfError
 
 from .documents import entries
-from .expressions import DEFAULT_NAMES, expression_problem, imported_names, parse_expression, reference_of
+from .expressions import (
+    DEFAULT_NAMES,
+    broken_expression,
+    expression_problem,
+    imported_names,
+    is_import,
+    parse_expression,
+    reference_of,
+)
 from .targets import (
     FUNCTIONS,
     LITERAL_ARGUMENTS,
     NAME_ARGUMENTS,
     REFUSED_ARGUMENTS,
     WRITE_ARGUMENTS,
-    nearest_target,
+    missing_target,
     target_problem,
 )
 
@@ -84,7 +92,7 @@ class _Walk:
                 if name.endswith("::_target_") and isinstance(value, str):
                     whole = name.removesuffix("::_target_")
                     self.targets[whole] = value if self.targets.get(whole, value) == value else ""
-                if _is_import(value):
+                if is_import(value):
                     try:
                         bound = imported_names(value)
                     except (ValueError, SyntaxError) as error:
@@ -130,12 +138,11 @@ class _Walk:
         if not isinstance(value, str) or value.startswith(("@", "$", "%")):
             yield _refuse("_target_ must be a plain name", value)
             return
-        problem = target_problem(value)
-        if problem.startswith("there is no"):
-            hint = nearest_target(value).strip() or "check the name against the documentation of the package"
-            yield VmfError("VMF312", rule="_target_ names a class that does not exist", found=value, fix=hint)
-        elif problem:
-            yield _refuse(f"_target_ is {problem}", value)
+        missing = missing_target(value)
+        if missing is not None:
+            yield missing
+        elif target_problem(value):
+            yield _refuse(f"_target_ is {target_problem(value)}", value)
 
     def _literal(self, key: str, value: Any) -> Iterator[VmfError]:
         words = value if isinstance(value, list) else [value]
@@ -147,18 +154,12 @@ class _Walk:
     def _text(self, key: str, value: str) -> Iterator[VmfError]:
         if value.startswith(("$", "@", "%")) and re.search(r"[@%](#|::)", value):
             yield _refuse("references must be written in full, not relative to their place", value)
-        elif value.startswith("$") and not _is_import(value):
-            try:
-                problem = expression_problem(value, self.names, self.targets)
-                problem = problem or self._written(parse_expression(value))
-            except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-                yield VmfError(
-                    "VMF314",
-                    rule="the text after $ is no Python expression",
-                    found=f"{value}: {getattr(error, 'msg', error)}",
-                    fix="correct the expression, or leave out the $ for plain text",
-                )
+        elif value.startswith("$") and not is_import(value):
+            broken = broken_expression(value)
+            if broken is not None:
+                yield broken
                 return
+            problem = expression_problem(value, self.names, self.targets) or self._written(parse_expression(value))
             if problem:
                 yield _refuse(f"the expression must not have {problem}", value)
         elif value.startswith("%"):
@@ -246,10 +247,6 @@ def _is_below(node: ast.expr) -> bool:
 def _is_part(node: ast.expr) -> bool:
     text = node.value if isinstance(node, ast.Constant) else None
     return isinstance(text, str) and not text.startswith(("/", "\\", "~")) and ".." not in Path(text).parts
-
-
-def _is_import(value: Any) -> bool:
-    return isinstance(value, str) and re.match(r"\$\s*(import|from)\b", value) is not None
 
 
 def _plain_id(place: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 from monai.bundle.config_item import ComponentLocator
 
-from vmfseg.utils import did_you_mean
+from vmfseg.utils import VmfError, did_you_mean
 
 __all__ = [
     "FUNCTIONS",
@@ -26,6 +26,7 @@ __all__ = [
     "REFUSED_ARGUMENTS",
     "WRITE_ARGUMENTS",
     "find_target",
+    "missing_target",
     "nearest_target",
     "target_problem",
 ]
@@ -197,6 +198,14 @@ def find_target(target: str) -> Any:
         return None
     module, _, name = target.rpartition(".")
     return _find(module or _bare(name)[0], name)
+
+
+def missing_target(target: str) -> VmfError | None:
+    """Return VMF312 for a misspelt class of an allowed package, or ``None``."""
+    if target.startswith(("@", "$", "%")) or target_problem(target) != _MISSING:
+        return None
+    fix = nearest_target(target).strip() or "check the name against the documentation of the package"
+    return VmfError("VMF312", rule="_target_ names a class that does not exist", found=target, fix=fix)
 
 
 def nearest_target(target: str) -> str:

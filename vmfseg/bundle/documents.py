@@ -133,7 +133,7 @@ class _Loader(yaml.SafeLoader):
     """Safe, and strict about keys that come twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]  # type: ignore[no-untyped-call]
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         for key in keys:
             if not isinstance(key, str | int) or keys.count(key) > 1:
                 problem = f"the key {key!r} comes twice or is no text"
@@ -145,12 +145,12 @@ def _yaml(text: str, name: str) -> Any:
     try:
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
             if isinstance(event, yaml.AliasEvent):
-                raise _too_large(f"{name}, line {event.start_mark.line + 1}", f"the alias *{event.anchor}")
+                raise _too_large(_place(name, event), f"the alias *{event.anchor}")
             tag = getattr(event, "tag", None)
             if tag and "python" in tag:
                 raise VmfError(
                     "VMF410",
-                    subject=f"{name}, line {event.start_mark.line + 1}",
+                    subject=_place(name, event),
                     rule="YAML must hold plain values",
                     found=tag,
                     fix="do not run this bundle unless you wrote it",
@@ -168,6 +168,10 @@ def _yaml(text: str, name: str) -> Any:
         ) from error
     except yaml.YAMLError as error:
         raise _broken(name, str(error)) from error
+
+
+def _place(name: str, event: yaml.Event) -> str:
+    return f"{name}, line {event.start_mark.line + 1}" if event.start_mark is not None else name
 
 
 def _line(text: str, number: int) -> str:

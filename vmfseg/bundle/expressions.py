@@ -73,7 +73,8 @@ def parse_expression(text: str) -> ast.Expression:
         SyntaxError: if it is no Python expression.
     """
     found = dict.fromkeys(ReferenceResolver.match_refs_pattern(text))
-    return ast.parse(ReferenceResolver.update_refs_pattern(text, found)[1:].strip(), mode="eval")
+    code = str(ReferenceResolver.update_refs_pattern(text, found))[1:].strip()
+    return ast.parse(code, mode="eval")
 
 
 def broken_expression(text: str) -> VmfError | None:

@@ -14,6 +14,7 @@ from vmfseg.bundle.archive import opened_bundle
 from vmfseg.bundle.compile import bundle_names, write_bundle
 from vmfseg.bundle.new import METHODS, new_bundle
 from vmfseg.bundle.trust import inspect_bundle
+from vmfseg.cli.texts import help_text
 from vmfseg.utils import VmfError
 
 __all__ = ["app"]
@@ -26,7 +27,6 @@ app = typer.Typer(
 )
 
 
-@app.command()
 def new(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="Small letters, digits and _: knee_t2.", show_default=False)
@@ -70,11 +70,8 @@ def new(
     typer.echo(f"next: vmfseg train {root} --dataset_dir DIR --target_domain {target_domain or 'DOMAIN'}")
 
 
-@app.command()
 def build(
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="Which bundles; all by default.")
-    ] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Which bundles; all by default.")] = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the bundles' folders.")] = Path("bundles"),
 ) -> None:
     r"""Write the bundles of the package from their layers. Files that are as they should be stay untouched.
@@ -88,12 +85,11 @@ def build(
         typer.echo(f"{output / name}: {len(write_bundle(name, output))} files")
 
 
-@app.command()
 def check(
     bundles: Annotated[
         list[str],
         typer.Argument(
-            metavar="BUNDLE...", help="Folders or zip files of bundles, or names below ./bundles.", show_default=False
+            metavar="BUNDLE", help="Folders or zip files of bundles, or names below ./bundles.", show_default=False
         ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
@@ -117,6 +113,10 @@ def check(
     code = max(VmfError(finding["code"]).exit_code for finding in _all(reports)) if _all(reports) else 0
     if code:
         raise typer.Exit(code)
+
+
+for _verb in (new, build, check):
+    app.command(_verb.__name__, help=help_text(_verb))(_verb)
 
 
 def _all(reports: list[dict[str, Any]]) -> list[dict[str, str]]:

@@ -97,12 +97,17 @@ def evaluate(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing results.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON instead of a table.")] = False,
 ) -> None:
-    """Score predicted label maps against the truth: Dice, HD, HD95 and ASSD in mm, volumes, ejection fraction.
+    r"""Score predicted label maps against the truth: Dice, HD, HD95 and ASSD in mm, volumes, ejection fraction.
 
     Files are paired by name; suffixes and endings like _pred or _gt do not count.
     Names that end in _ED or _ES are the phases of a subject.
     Both maps must lie on the same grid; nothing is resampled.
     Missed or spurious: Dice 0, distance = image diagonal. Absent in both: excluded.
+
+    \b
+    Examples:
+      vmfseg evaluate labels/ truth/ -o scores/ --classes LV,MYO,RV
+      vmfseg evaluate labels/ truth/ -o scores/ --domains vendors.csv --json
     """
     check_choice("protocol", protocol, ("clean", "paper"))
     if labels is not None and classes is not None:

@@ -11,7 +11,9 @@ from typing import Annotated
 
 import typer
 
+from vmfseg.bundle import require_trusted
 from vmfseg.inference.export import ExportReport, export_bundle
+from vmfseg.inference.spec import find_bundle
 from vmfseg.inference.vendor import vendor_bundle
 
 __all__ = ["export"]
@@ -40,9 +42,11 @@ def export(
         Path | None, typer.Option(help="Other weights than the bundle's: a file, or the folder that holds them.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
+    trust: Annotated[bool, typer.Option("--trust", help="Use a bundle that vmfseg bundle check refuses.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
 ) -> None:
     """Export the network: batch norm folded, reconstruction left out, compared with torch before it is written."""
+    require_trusted(find_bundle(bundle), trust)
     if vendored:
         if output is None:
             raise ValueError("--vendored must have a folder to write to, got none. Give it by -o.")

@@ -68,7 +68,7 @@ def _rows(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _tensor(spec: Mapping[str, Any]) -> str:
     shape = " x ".join(str(size) for size in spec.get("spatial_shape", ()))
     channels = spec.get("num_channels", "?")
-    values = spec.get("value_range") or ()
+    values = list(spec.get("value_range") or [])
     range_ = f", values {values[0]} to {values[-1]}" if len(values) > 1 else ""
     return f"{channels} channel{'' if channels == 1 else 's'}, {shape} pixels, {spec.get('dtype', '?')}{range_}"
 

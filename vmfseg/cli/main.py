@@ -22,6 +22,7 @@ from vmfseg.cli.report import report
 from vmfseg.cli.segment import segment
 from vmfseg.cli.serve import serve
 from vmfseg.cli.shift import shift
+from vmfseg.cli.texts import help_text
 from vmfseg.cli.train import train
 from vmfseg.cli.verify import verify
 from vmfseg.utils import find_vmf_error
@@ -54,19 +55,11 @@ def _root(
         os.environ["VMFSEG_DEBUG"] = "1"
 
 
+for _verb in (doctor, evaluate, explain, export, info, phantom, report, segment, serve, shift, verify):
+    app.command(_verb.__name__, help=help_text(_verb))(_verb)
+_FREE = {"allow_extra_args": True, "ignore_unknown_options": True}  # every key of a config is an option
+app.command("train", help=help_text(train), context_settings=_FREE)(train)
 app.add_typer(bundle_app)
-app.command("doctor")(doctor)
-app.command("evaluate")(evaluate)
-app.command("explain")(explain)
-app.command("export")(export)
-app.command("info")(info)
-app.command("phantom")(phantom)
-app.command("report")(report)
-app.command("segment")(segment)
-app.command("serve")(serve)
-app.command("shift")(shift)
-app.command("train", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(train)
-app.command("verify")(verify)
 
 
 def main() -> None:

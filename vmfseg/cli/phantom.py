@@ -40,10 +40,16 @@ def phantom(
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = _DEFAULTS.workers,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace another phantom in OUT.")] = False,
 ) -> None:
-    """Make a phantom data set with scanners from physics, and the true tissue of every voxel beside it.
+    r"""Make a phantom data set with scanners from physics, and the true tissue of every voxel beside it.
 
-    OUT has the layout of the real release, so every command reads it like the real data.
-    The same phantom is kept if it is there already; a folder that is no phantom is never replaced.
+    OUT has the layout of the real release, so every command reads it like the
+    real data. The same phantom is kept if it is there already; a folder that is
+    no phantom is never replaced.
+
+    \b
+    Examples:
+      vmfseg phantom hearts --subjects 24 --montage hearts.png
+      vmfseg phantom cords --dataset scgm --seed 3
     """
     console = Console(stderr=True)
     if console.is_terminal:

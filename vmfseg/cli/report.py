@@ -37,9 +37,14 @@ def report(
     cases: Annotated[int, typer.Option(min=0, help="Worst cases with pictures; 0 needs no data.")] = 4,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing report.")] = False,
 ) -> None:
-    """Write a self-contained report.html: worst cases first, scores, kernels, curves, manifest.
+    r"""Write a self-contained report.html: worst cases first, scores, kernels, curves, manifest.
 
     The file opens from disk, prints, and asks the network for nothing.
+
+    \b
+    Examples:
+      vmfseg report bundles/vmfnet_mnms
+      vmfseg report runs/kappa20 --bundle bundles/vmfnet_mnms --cases 8
     """
     path = build_report(
         run_dir, output, dataset_dir=dataset_dir, bundle=bundle, cases=cases, overwrite=overwrite

@@ -14,9 +14,11 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from vmfseg.bundle import require_trusted
 from vmfseg.inference.inputs import Job, plan_jobs
 from vmfseg.inference.predictor import Predictor
 from vmfseg.inference.segment import SegmentOptions, SegmentResult, segment_files
+from vmfseg.inference.spec import find_bundle
 from vmfseg.utils import VmfError, check_choice
 
 __all__ = ["segment"]
@@ -71,6 +73,7 @@ def segment(
     skip_existing: Annotated[
         bool, typer.Option("--skip-existing", help="Leave images alone that have labels already.")
     ] = False,
+    trust: Annotated[bool, typer.Option("--trust", help="Use a bundle that vmfseg bundle check refuses.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
     """Segment scans. Labels have the grid and header of their scan; NAME_quality.json says how far to trust them.
@@ -82,6 +85,7 @@ def segment(
     if prefer is not None:
         check_choice("--prefer", prefer, ("sform", "qform"))
     jobs = plan_jobs(inputs, output)
+    require_trusted(find_bundle(bundle), trust)
     predictor = Predictor.from_bundle(bundle, device, backend, checkpoint=checkpoint, batch_size=batch_size)
     options = SegmentOptions(
         frames=frames,

@@ -21,7 +21,7 @@ _NEEDED = ("fastapi", "uvicorn", "python_multipart")
 def serve(
     bundles: Annotated[
         list[str],
-        typer.Argument(metavar="BUNDLE...", help="Folders of bundles, or names below ./bundles.", show_default=False),
+        typer.Argument(metavar="BUNDLE", help="Folders of bundles, or names below ./bundles.", show_default=False),
     ],
     studies: Annotated[
         Path,

@@ -14,8 +14,10 @@ from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
+from vmfseg.bundle import require_trusted
 from vmfseg.inference.predictor import Predictor
 from vmfseg.inference.shift import ShiftReport
+from vmfseg.inference.spec import find_bundle
 from vmfseg.inference.survey import shift_groups
 
 __all__ = ["shift"]
@@ -43,12 +45,14 @@ def shift(
         Path | None, typer.Option(help="Other weights than the bundle's: a file, or the folder that holds them.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; default the first GPU, else the CPU.")] = None,
+    trust: Annotated[bool, typer.Option("--trust", help="Use a bundle that vmfseg bundle check refuses.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Say whether a scanner is new to the model, by what its scans look like to the network. Labels are not needed.
 
     Scans are compared with those of every source domain, subject by subject; about five subjects or more make a test.
     """
+    require_trusted(find_bundle(bundle), trust)
     predictor = Predictor.from_bundle(bundle, device, checkpoint=checkpoint)
     console = Console(stderr=True)
     reports = shift_groups(

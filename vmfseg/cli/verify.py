@@ -42,10 +42,15 @@ def verify(
     workers: Annotated[int, typer.Option(min=1, help="Threads that read files.")] = 2,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Check every image, label and pair of a data set; exit code 3 if something must be repaired.
+    r"""Check every image, label and pair of a data set; exit code 3 if something must be repaired.
 
-    Nothing in the data's folder is written or moved. A warning is accepted by a stated rule, an error is refused in
-    training as well.
+    Nothing in the data's folder is written or moved. A warning is accepted by a
+    stated rule, an error is refused in training as well.
+
+    \b
+    Examples:
+      vmfseg verify ~/MnMs
+      vmfseg verify scans.csv --classes LV,MYO,RV -o datalist.json
     """
     if output is not None and output.exists() and not overwrite:
         raise VmfError(

@@ -10,7 +10,9 @@ import importlib.metadata
 import importlib.util
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 os.environ.update(TERM="dumb", COLUMNS="80", NO_COLOR="1", OMP_NUM_THREADS=os.environ.get("OMP_NUM_THREADS", "1"))
 
@@ -80,6 +82,13 @@ def copy_tutorials() -> None:
             shutil.copyfile(path, target / name)
 
 
+def verbs(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the words of every verb, groups before their members."""
+    yield path
+    for name, member in sorted(getattr(command, "commands", {}).items()):
+        yield from verbs(member, (*path, name))
+
+
 def write_command_line() -> None:
     """Write the help of every verb, as a terminal of 80 columns shows it."""
     from typer.main import get_command
@@ -87,12 +96,10 @@ def write_command_line() -> None:
 
     from vmfseg.cli.main import app
 
-    runner = CliRunner()
     lines = ["# Command line", "", "The same texts as `vmfseg VERB --help`.", ""]
-    for verb in ["", *sorted(getattr(get_command(app), "commands", {}))]:
-        words = verb.split()
-        text = "\n".join(line.rstrip() for line in runner.invoke(app, [*words, "--help"]).output.strip().splitlines())
-        lines += [f"## vmfseg {verb}".rstrip(), "", "```text", text, "```", ""]
+    for words in verbs(get_command(app)):
+        shown = CliRunner().invoke(app, [*words, "--help"]).output.strip().splitlines()
+        lines += [f"## {' '.join(('vmfseg', *words))}", "", "```text", *(line.rstrip() for line in shown), "```", ""]
     page = "\n".join(lines)
     target = HERE / "command_line.md"
     if not target.is_file() or target.read_text(encoding="utf-8") != page:

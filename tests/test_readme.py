@@ -88,11 +88,16 @@ def test_a_command_has_only_options_that_exist(command):
         done = subprocess.run(["make", "-n", *command[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
     elif command[0] == "vmfseg":
-        verb = verbs()[command[1]]
-        context = verb.make_context(command[1], list(command[2:]))
-        if command[1] == "train":
+        words = command[1:]
+        verb = verbs()[words[0]]
+        while hasattr(verb, "commands"):
+            words = words[1:]
+            verb = verb.commands[words[0]]
+        context = verb.make_context(words[0], list(words[1:]))
+        if words[0] == "train":
             files = ["train.json", *(["paper.json"] if context.params["paper"] else [])]
-            folder = ROOT / "bundles" / context.params["bundle"] / "configs"
+            named = context.params["bundle"]
+            folder = ROOT / "bundles" / (named if named in bundle_names() else "vmfnet_mnms") / "configs"
             check_keys(ConfigParser.load_config_files([str(folder / file) for file in files]), _options(context.args))
         else:
             assert not context.args

@@ -10,6 +10,7 @@ import os
 import queue
 import shutil
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -21,6 +22,13 @@ FLAGS = (
     "--disable-component-update", "--disable-sync", "--hide-scrollbars", "--mute-audio",
     "--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader",
 )  # fmt: skip
+#: The browser expects its pipes as 3 and 4; both are moved out of the way first.
+LAUNCH = """
+import fcntl, os, sys
+read, write = (fcntl.fcntl(int(number), fcntl.F_DUPFD, 20) for number in sys.argv[1:3])
+os.dup2(read, 3), os.dup2(write, 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 
 
 def find_browser() -> str | None:
@@ -42,10 +50,10 @@ class Browser:
         assert program is not None
         to_read, self._out = os.pipe()
         self._in, to_write = os.pipe()
-        command = [program, *FLAGS, f"--user-data-dir={profile}", f"--window-size={size[0]},{size[1]}"]
-        shell = f'exec "$@" 3<&{to_read} 4>&{to_write}'  # the browser expects its pipes there
+        command = [program, *FLAGS, f"--user-data-dir={profile}", f"--window-size={size[0]},{size[1]}",
+                   "--remote-debugging-pipe"]  # fmt: skip
         self._process = subprocess.Popen(
-            ["/bin/sh", "-c", shell, "sh", *command, "--remote-debugging-pipe", "about:blank"],
+            [sys.executable, "-c", LAUNCH, str(to_read), str(to_write), *command, "about:blank"],
             pass_fds=(to_read, to_write),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -49,7 +49,8 @@ def test_tissue_is_where_the_activation_lies(server, predictor):
         weights = expected.activations[..., kernel["kernel"]].astype(np.float64)
         shares = [weights[expected.labels == value].sum() / weights.sum() for value in range(4)]
         assert kernel["by_class"] == pytest.approx(dict(zip(names, shares, strict=True)), abs=2e-4)
-        assert kernel["tissue"] == names[int(np.argmax(shares))]
+        used = weights.mean() >= 1e-3
+        assert kernel["tissue"] == (names[int(np.argmax(shares))] if used else "unused")
         assert kernel["certainty"] == pytest.approx(max(shares), abs=2e-4)
 
 

@@ -72,14 +72,16 @@ def test_a_visit(browser, own_server, predictor):
     assert colored == 0
 
     run(browser)
+    strongest = "vmfseg.state.result.kernels.toSorted((a, b) => b.share - a.share)[0].kernel"
+    press = f"document.querySelector(`#kernel-list button[data-kernel='${{{strongest}}}']`).click()"
     gray, with_mask = pixels(browser)
     assert with_mask > 1000
     browser.evaluate(f"{PAGE}('mask').click()")
     assert pixels(browser)[1] == 0, "the mask can be hidden"
-    browser.evaluate("document.querySelector('#kernel-list button').click()")
+    browser.evaluate(press)
     browser.wait("vmfseg.state.kernel !== null")
     assert pixels(browser)[1] > 100, "the map of a kernel is shown"
-    browser.evaluate("document.querySelector('#kernel-list button').click()")
+    browser.evaluate(press)
     browser.wait("vmfseg.state.kernel === null")
     assert pixels(browser)[1] == 0
 

@@ -3,8 +3,9 @@ r"""Why a scan was segmented as it was: the map of every kernel, and what tissue
 
 The tissue of kernel :math:`j` is read off the prediction itself: with activations :math:`a_{jp}` and the predicted
 class :math:`\hat y_p`, the share :math:`s_{jn} = \sum_{p: \hat y_p = n} a_{jp} / \sum_p a_{jp}` of its activation
-lies in class :math:`n`, and it stands for the class with the largest share. No label is needed, and none is used: this
-says what the network uses a kernel for, not whether that is right.
+lies in class :math:`n`, and it stands for the class with the largest share, or for nothing if it explains less than a
+thousandth of the scan. No label is needed, and none is used: this says what the network uses a kernel for, not whether
+that is right.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from vmfseg.utils import VmfError
 
 __all__ = ["Explanation", "Explanations", "kernel_shares"]
 
+#: What a kernel stands for that explains next to nothing of a scan.
+UNUSED = "unused"
+_USED = 1e-3
 _MAX_RESULTS, _MAX_BYTES = 8, 1 << 29
 
 
@@ -144,7 +148,7 @@ class Explanations:
             {
                 "kernel": j,
                 "share": round(float(total[j]), 4),
-                "tissue": names[int(row.argmax())],
+                "tissue": names[int(row.argmax())] if total[j] >= _USED else UNUSED,
                 "certainty": round(float(row.max()), 4),
                 "by_class": {name: round(float(value), 4) for name, value in zip(names, row, strict=True)},
             }

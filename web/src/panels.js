@@ -54,9 +54,8 @@ function showShift(shift) {
 
 export function showKernels(result, onToggle) {
   const order = new Map(result.classes.map((entry, index) => [entry.name, entry.value ? index : result.classes.length]));
-  const kernels = [...result.kernels].sort(
-    (a, b) => order.get(a.tissue) - order.get(b.tissue) || b.certainty - a.certainty,
-  );
+  const rank = (kernel) => order.get(kernel.tissue) ?? result.classes.length + 1;
+  const kernels = [...result.kernels].sort((a, b) => rank(a) - rank(b) || b.certainty - a.certainty);
   const items = kernels.map((kernel) => {
     const button = row(kernel.kernel, kernel.tissue, colorOf(result, kernel.tissue), kernel.certainty, "button");
     button.title = Object.entries(kernel.by_class).map(([name, share]) => `${name} ${percent(share)}`).join(", ");

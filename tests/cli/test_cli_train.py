@@ -139,7 +139,7 @@ def test_a_name_below_bundles_is_enough_and_a_wrong_one_is_named(bundle, monkeyp
 
 
 def test_a_bundle_that_runs_code_of_its_own_is_refused_without_trust(bundle):
-    with pytest.raises(VmfError, match="VMF410.*\n.*imports::0") as caught:
+    with pytest.raises(VmfError, match=r"VMF410.*\n.*imports::0") as caught:
         train_bundle(str(bundle), {})
     assert caught.value.exit_code == 5
     assert "--trust" in caught.value.fix

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``vmfseg explain``: the picture of all kernels and their names, from any scan."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from vmfseg.cli.main import app
+from vmfseg.inference.explain import explain_scan
+from vmfseg.utils import VmfError
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "inference"))
+from inference_bundle import tiny_network, write_tiny_bundle
+
+RUNNER = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    return write_tiny_bundle(tmp_path_factory.mktemp("bundles"), tiny_network())
+
+
+@pytest.fixture(scope="module")
+def scan(tmp_path_factory):
+    """Return a cine of two frames with structures of a few pixels, and its label map."""
+    folder = tmp_path_factory.mktemp("scans")
+    rng = np.random.default_rng(0)
+    coarse = rng.random((8, 8, 3, 2)).repeat(4, axis=0).repeat(4, axis=1)
+    affine = np.diag([2.0, 2.0, 8.0, 1.0])
+    nib.save(nib.Nifti1Image((1000 * coarse).astype(np.int16), affine), folder / "cine.nii.gz")
+    label = (coarse[..., 0] * 3.99).astype(np.uint8)
+    nib.save(nib.Nifti1Image((1000 * coarse[..., 0]).astype(np.int16), affine), folder / "scan.nii.gz")
+    nib.save(nib.Nifti1Image(label, affine), folder / "scan_gt.nii.gz")
+    return folder
+
+
+def test_it_writes_a_picture_and_the_kernels(bundle, scan, tmp_path):
+    words = ["explain", str(bundle), str(scan / "cine.nii.gz"), "-o", str(tmp_path), "--frame", "1"]
+    result = RUNNER.invoke(app, words, catch_exceptions=False)
+    assert result.exit_code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cine_explain.png", "cine_kernels.json"]
+    assert (tmp_path / "cine_explain.png").read_bytes().startswith(b"\x89PNG")
+    content = json.loads((tmp_path / "cine_kernels.json").read_text())
+    assert content["frame"] == 1
+    assert content["named_by"] == "the prediction itself"
+    assert sorted(entry["kernel"] for entry in content["kernels"]) == list(range(6))
+    assert sum(entry["share_of_scan"] for entry in content["kernels"]) == pytest.approx(1, abs=1e-3)
+    for entry in content["kernels"]:
+        assert sum(entry["active_in"].values()) == pytest.approx(1, abs=0.05)
+        assert entry["stands_for"] in ("LV", "MYO", "RV", "other", None)
+    again = RUNNER.invoke(app, words)
+    assert isinstance(again.exception, VmfError)
+    assert again.exception.code == "VMF503"
+    assert RUNNER.invoke(app, [*words, "--overwrite", "--json"], catch_exceptions=False).exit_code == 0
+
+
+def test_a_label_names_the_kernels(bundle, scan):
+    found = explain_scan(bundle, scan / "scan.nii.gz", label=scan / "scan_gt.nii.gz")
+    assert found.named_by == "the given label"
+    assert found.view.truth is not None
+    by_hand = np.zeros(6)  # soft Dice of every kernel with class 1, without the package's own table
+    activations = np.stack([view.activations for view in found.views])
+    factor = found.view.truth.shape[0] // activations.shape[2]
+    truth = np.stack([view.truth == 1 for view in found.views]).astype(float)
+    blocks = truth.reshape(len(truth), truth.shape[1] // factor, factor, truth.shape[2] // factor, factor).mean((2, 4))
+    for j in range(6):
+        overlap = (blocks * activations[:, j]).sum()
+        by_hand[j] = 2 * overlap / (blocks.sum() + activations[:, j].sum())
+    row = found.table.dice[list(found.table.names).index("LV")]
+    np.testing.assert_allclose(row, by_hand, rtol=1e-5)
+
+
+def test_the_shown_slice_can_be_chosen(bundle, scan):
+    assert explain_scan(bundle, scan / "scan.nii.gz", slice_index=2).view.index == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [({"frame": 5}, "VMF235"), ({"slice_index": 9}, "VMF175"), ({"checkpoint": "no.pt"}, "VMF335")],
+    ids=["frame", "slice", "weights"],
+)
+def test_what_is_not_there_is_named(bundle, scan, arguments, code):
+    with pytest.raises(VmfError, match=code):
+        explain_scan(bundle, scan / "cine.nii.gz", **arguments)

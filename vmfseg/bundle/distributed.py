@@ -71,7 +71,12 @@ def first_rank_first(call: str, **kwargs: Any) -> Any:
     Args:
         call: dotted name of the function.
         kwargs: its arguments.
+
+    Raises:
+        ValueError: for a function of another package; a config from elsewhere might name any.
     """
+    if not call.startswith("vmfseg."):
+        raise ValueError(f"call must be a function of vmfseg, got {call}. Use _target_ for others.")
     function = resolve_name(call)
     if rank() and dist.is_initialized():
         dist.barrier()

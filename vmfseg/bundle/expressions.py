@@ -10,7 +10,6 @@ below of anything else. What is not known is refused.
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -43,14 +42,15 @@ _BUILTINS = frozenset(
         "str", "sum", "tuple", "zip",
     ]
 )  # fmt: skip
-#: Attributes and methods of values: data of our own objects, and what MONAI's bundles use. None of them writes a file.
+#: Attributes and methods of values: data of our own objects, and what MONAI's bundles use. None of them writes a file,
+#: whatever the value is (``replace`` of a text is harmless, that of a path moves a file); ``run`` has its own rule.
 _ATTRIBUTES = frozenset(
     [
         "fingerprint", "images", "is_phantom", "labeled", "labels", "target", "unlabeled", "validation", "weak",
         "best_metric", "device", "dtype", "epoch", "iteration", "max_epochs", "metrics", "module", "ndim", "network",
         "optimizer", "output", "shape", "state", "attach", "describe", "run", "set_trainer", "to", "cpu", "cuda",
         "eval", "train", "float", "long", "item", "mean", "sum", "max", "min", "argmax", "squeeze", "unsqueeze",
-        "parameters", "named_parameters", "items", "keys", "values", "get", "split", "join", "replace", "strip",
+        "parameters", "named_parameters", "items", "keys", "values", "get", "split", "join", "strip",
         "lower", "upper", "startswith", "endswith", "name", "parent", "stem", "suffix",
     ]
 )  # fmt: skip
@@ -100,8 +100,17 @@ def broken_expression(text: str) -> VmfError | None:
 
 
 def is_import(value: Any) -> bool:
-    """Whether an entry is an import statement."""
-    return isinstance(value, str) and re.match(r"\$\s*(import|from)\b", value) is not None
+    """Whether MONAI takes an entry for an import, which it follows wherever it stands; a comment may come first."""
+    if not isinstance(value, str) or not value.startswith("$") or "import" not in value:
+        return False
+    for text in (value[1:], value[1:].strip()):
+        try:
+            body = ast.parse(text).body
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+        if body and isinstance(body[0], ast.Import | ast.ImportFrom):
+            return True
+    return False
 
 
 def imported_names(text: str) -> dict[str, str]:
@@ -213,7 +222,7 @@ class _Check:
         for child in ast.iter_child_nodes(node):
             yield from self.problems(child, bound)
 
-    def _name(self, node: ast.Name | ast.Attribute, bound: frozenset[str]) -> Iterator[str]:
+    def _name(self, node: ast.Name | ast.Attribute, bound: frozenset[str], called: bool = False) -> Iterator[str]:
         parts, root = _chain(node)
         if any(part.startswith("_") for part in parts):
             yield f"the name {next(part for part in parts if part.startswith('_'))}, which begins with an underscore"
@@ -221,6 +230,8 @@ class _Check:
             yield from self._library([root.id, *parts])
         else:
             unknown = [part for part in parts if part not in _ATTRIBUTES]
+            if "run" in (parts[:-1] if called else parts):
+                yield "the method run without its arguments"
             if unknown:
                 yield f"the attribute {unknown[0]}, which is not in the list of what configs may use"
             if not isinstance(root, ast.Name):
@@ -244,7 +255,7 @@ class _Check:
         elif isinstance(node.func, ast.Name | ast.Attribute):
             if isinstance(node.func, ast.Name) and node.func.id in bound:
                 yield f"the call of {node.func.id}"
-            yield from self.problems(node.func, bound)
+            yield from self._name(node.func, bound, called=True)
         else:
             yield "the call of something that is no listed function"
         for argument in (*node.args, *node.keywords):

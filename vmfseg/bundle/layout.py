@@ -52,6 +52,7 @@ def file_findings(root: Path) -> Iterator[VmfError]:
     count = 0
     home = root.resolve()
     for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if not name.startswith(".")]  # git, caches: nothing to import there
         for name in (*folders, *files):
             path = Path(folder) / name
             place = path.relative_to(root).as_posix()

@@ -73,6 +73,7 @@ class _Walk:
         self.names: dict[str, str] = dict(DEFAULT_NAMES)
         self.defined: dict[str, list[Any]] = {}  # an id may be defined in several files
         self.targets: dict[str, str] = {}
+        self.name = configs.get("metadata.json", {}).get("bundle")
 
     def findings(self) -> Iterator[VmfError]:
         yield from self._collect()
@@ -108,29 +109,29 @@ class _Walk:
             yield _refuse("metadata must be plain values; MONAI would evaluate this", value)
 
     def _entry(self, place: str, value: Any, parent: Any) -> Iterator[VmfError]:
-        key = _plain_id(place).rsplit("::", 1)[-1]
-        inside = "::" in _plain_id(place)
+        whole = _plain_id(place)
+        key, inside = whole.rsplit("::", 1)[-1], "::" in whole
         if not _KEY.fullmatch(place.rsplit("::", 1)[-1]):
             yield _refuse("a key must be a plain word", key)
         if key == "_target_":
             yield from self._target(value)
         elif key == "_mode_":
             target = parent.get("_target_") if isinstance(parent, Mapping) else None
-            function = target in FUNCTIONS - {"vmfseg.bundle.distributed.first_rank_first"}
-            if value != "default" and not (value == "callable" and function):
+            if value != "default" and not (value == "callable" and target in FUNCTIONS):
                 yield _refuse("_mode_ must be default, or callable for a listed function", value)
         elif key in REFUSED_ARGUMENTS:
             if value is not (key == "weights_only") and value is not None:
                 yield _refuse(f"{key} turns on pickles, downloads or a debugger", value)
         elif key in LITERAL_ARGUMENTS:
             yield from self._literal(key, value)
-        elif (key in WRITE_ARGUMENTS and inside) or (place in _ROOTS):
-            if not self._below_bundle(value, place == "bundle_root"):
+        elif (key in WRITE_ARGUMENTS and inside) or (whole in _ROOTS):
+            if not self._below_bundle(value, whole == "bundle_root"):
                 yield _refuse("files must be written below bundle_root, output_dir or ckpt_dir", value)
         elif key in NAME_ARGUMENTS and inside:
-            text = self._literal_of(value)
-            if isinstance(text, str) and not _FILE_PART.fullmatch(text):
+            if not all(_FILE_PART.fullmatch(text) for text in self._texts_of(value)):
                 yield _refuse(f"{key} must be a plain part of a file's name", value)
+        elif (key == "seed" or "phantom" in whole.split("::")[:-1]) and self._is_free_text(value):
+            yield _refuse("the folder of the phantom is named by this, so it must be a number", value)
         if isinstance(value, str) and key != "_target_":
             yield from self._text(key, value)
 
@@ -178,22 +179,24 @@ class _Walk:
         """Return a problem if a method that writes is told to write elsewhere."""
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "run":
-                for argument in node.args:
-                    if not isinstance(argument, ast.Constant) and not self._node_below(argument, ()):
-                        return "a folder for run() that is not below bundle_root, output_dir or ckpt_dir"
-                    if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+                for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
+                    switch = isinstance(argument, ast.Constant) and not isinstance(argument.value, str)
+                    if not switch and not self._node_below(argument, ()):
                         return "a folder for run() that is not below bundle_root, output_dir or ckpt_dir"
         return ""
 
-    def _literal_of(self, value: Any, seen: tuple[str, ...] = ()) -> Any:
-        """Return the text that a reference stands for; something that is refused where that cannot be known."""
-        if not isinstance(value, str) or not value.startswith(("@", "$", "%")):
-            return value
+    def _is_free_text(self, value: Any) -> bool:
+        """Whether a value could be a text; an expression without quotes can only compute numbers of numbers."""
+        return any(not text.startswith("$") or set(text) & set("\"'") for text in self._texts_of(value))
+
+    def _texts_of(self, value: Any, seen: tuple[str, ...] = ()) -> list[str]:
+        """Return the texts that a value can stand for, in whichever file; expressions stay as they are."""
+        if not isinstance(value, str):
+            return []
         name = _plain_id(value[1:])
-        found = self.defined.get(name, [])
-        if value[0] != "@" or name in seen or len(found) != 1:
-            return "/"
-        return self._literal_of(found[0], (*seen, name))
+        if not value.startswith("@") or name in seen:
+            return [value]
+        return [text for found in self.defined.get(name, []) for text in self._texts_of(found, (*seen, name))]
 
     def _below_bundle(self, value: Any, is_root: bool = False, seen: tuple[str, ...] = ()) -> bool:
         """Whether a path lies below the bundle's own folders, whatever the values of a run are."""
@@ -225,7 +228,7 @@ class _Walk:
         if isinstance(node, ast.Call):
             path = ast.unparse(node.func)
             if path == _FIND_ROOT:
-                return all(isinstance(argument, ast.Constant) for argument in node.args)
+                return [argument.value for argument in node.args if isinstance(argument, ast.Constant)] == [self.name]
             if path in ("os.path.join", "pathlib.Path") and node.args and not node.keywords:
                 return self._node_below(node.args[0], seen) and all(map(_is_part, node.args[1:]))
         return False

@@ -86,14 +86,14 @@ _ONLY = {
 _REFUSED = re.compile(
     r"(Rand)?(TorchVision|TorchIO|CuCIM)(d|D|Dict)?|WriteFileMapping(d|D|Dict)?|SimulateDelay(d|D|Dict)?|"
     r"ClearML\w*|MLFlow\w*|Trt\w*|ZarrAvgMerger|ProbMapProducer|PerceptualLoss|TorchVisionFCModel|MILModel|Transchex|"
-    r"LearningRateFinder|Hyena\w*|LayerFactory"
+    r"LearningRateFinder|Hyena\w*|LayerFactory|EfficientNet\w*|FID|InceptionScore"
 )
 
 #: Functions and constants that may be named, in ``_target_`` and in expressions.
 FUNCTIONS = frozenset(
     [
         "vmfseg.bundle.config_closure", "vmfseg.bundle.find_root", "vmfseg.bundle.start_run",
-        "vmfseg.bundle.distributed.device", "vmfseg.bundle.distributed.first_rank_first",
+        "vmfseg.bundle.distributed.device",
         "vmfseg.bundle.distributed.rank", "vmfseg.bundle.distributed.share", "vmfseg.bundle.distributed.start",
         "vmfseg.bundle.distributed.stop", "vmfseg.bundle.distributed.world_size", "vmfseg.bundle.distributed.wrap",
         "vmfseg.data.labeled_fraction", "vmfseg.data.leave_one_domain_out", "vmfseg.data.prepare_experiment",
@@ -116,6 +116,9 @@ FUNCTIONS = frozenset(
     ]
 )  # fmt: skip
 
+#: A function that calls what it is told to by name: as a ``_target_`` only, where the name can be looked at.
+_BY_NAME = "vmfseg.bundle.distributed.first_rank_first"
+
 #: Modules that ``$import`` may bring in. ``os`` alone is harmless here: only ``os.path`` can be named afterwards.
 MODULES = frozenset(
     [
@@ -128,10 +131,11 @@ MODULES = frozenset(
     ]
 )  # fmt: skip
 
-#: Arguments that turn on pickles, downloads or a debugger, whoever takes them.
+#: Arguments that turn on pickles, downloads, a debugger or free names of files, whoever takes them.
 REFUSED_ARGUMENTS = frozenset(
     [
-        "_debug_", "allow_pickle", "bert_config", "download", "multiprocessing_context", "path_or_repo_id",
+        "_debug_", "allow_pickle", "bert_config", "download", "folder_layout", "multiprocessing_context",
+        "output_name_formatter", "path_or_repo_id",
         "pickle_module", "pickle_protocol", "pretrained", "pretrained_path", "pretrained_url", "tracking_uri",
         "weights_only",
     ]
@@ -172,7 +176,7 @@ def target_problem(target: str) -> str:
         >>> target_problem("monai.transforms.Spacingdd"), target_problem("monai.transforms.io.array.Path")
         ('there is no such class', 'not in the list of what bundles may use')
     """
-    if target in FUNCTIONS and target.split(".")[0] in ("monai", "vmfseg"):
+    if target == _BY_NAME or (target in FUNCTIONS and target.split(".")[0] in ("monai", "vmfseg")):
         return ""
     parts = target.split(".")
     if not all(re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", part) for part in parts):

@@ -247,6 +247,19 @@ def test_half_an_upload_leaves_nothing(server, half_close):
             connection.sendall(data)
 
 
+def test_a_client_that_hangs_up_is_not_waited_for(own_server):
+    server = own_server()
+    part = b'--x\r\nContent-Disposition: form-data; name="params"\r\n\r\n{}\r\n--x--\r\n'
+    for _ in range(6):
+        with socket.create_connection(("127.0.0.1", server.port)) as connection:
+            connection.sendall(head(server, len(part), "/infer/vmfnet_mnms?image=cine") + part)
+    deadline = time.monotonic() + 60
+    while (server.service.worker.pending or server.leftovers()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert (server.service.worker.pending, server.leftovers()) == (0, [])
+    assert server.infer(image="scan0", output="json").status_code == 200
+
+
 def test_a_chunked_body_is_counted(server):
     def endless():
         yield PART

@@ -142,6 +142,7 @@ def test_the_routes_are_documented_without_a_network(browser, own_server):
     browser.open(f"{server.url}/docs")
     text = browser.wait("document.body?.innerText.includes('/infer/{model}') && document.body.innerText")
     assert "/datastore/label" in text
+    assert "``" not in browser.evaluate("document.body.textContent")
     assert set(browser.requests()) == {f"{server.url}/docs", f"{server.url}/assets/pages.css"}
     assert browser.problems() == []
 

@@ -101,7 +101,7 @@ def _operation(path: str, method: str, operation: dict[str, Any], schema: dict[s
         for name, field in form.get("properties", {}).items():
             needed = name in form.get("required", [])
             fields.append({"name": name, "place": "form", "about": field.get("description", ""), "needed": needed})
-    about = str(operation.get("description", "")).split("\n\n")
+    about = [_with_code(text) for text in str(operation.get("description", "")).split("\n\n") if text]
     return {
         "path": path,
         "method": method.upper(),
@@ -109,6 +109,11 @@ def _operation(path: str, method: str, operation: dict[str, Any], schema: dict[s
         "about": about,
         "fields": fields,
     }
+
+
+def _with_code(text: str) -> list[tuple[bool, str]]:
+    """Return the pieces of a docstring's paragraph, each with whether it is code."""
+    return [(index % 2 == 1, piece) for index, piece in enumerate(text.split("``")) if piece]
 
 
 def _resolved(node: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:

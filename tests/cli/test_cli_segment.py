@@ -91,7 +91,9 @@ def test_nothing_is_overwritten_unless_asked(bundle, tmp_path):
 def test_extra_outputs(bundle, tmp_path):
     cine = save(tmp_path / "cine.nii.gz", shape=(24, 20, 3, 4))
     out = tmp_path / "labels.nii.gz"
-    result = segment(bundle, cine, "-o", out, "--frames", "ED,2", "--probabilities", "--activations", "--overlay")
+    result = segment(
+        bundle, cine, "-o", out, "--frames", "ED,2", "--probabilities", "--activations", "--overlay", "png"
+    )
     assert result.exit_code == 0, result.output
     made = [
         "labels.nii.gz",
@@ -175,6 +177,38 @@ def test_nan_voxels_are_refused_or_replaced_with_a_word(bundle, tmp_path):
     assert result.exit_code == 0, result.output
     quality = json.loads((tmp_path / "out" / "a_quality.json").read_text())
     assert any("VMF230" in line for line in quality["warnings"])
+
+
+def test_sheared_and_contradicting_grids_are_refused_or_taken_as_told(bundle, tmp_path):
+    sheared = AFFINE.copy()
+    sheared[0, 1] = 0.6
+    image = nib.Nifti1Image(voxels(), sheared)
+    image.set_qform(None, 0)
+    nib.save(image, tmp_path / "sheared.nii.gz")
+    assert segment(bundle, tmp_path / "sheared.nii.gz", "-o", tmp_path / "out").exit_code == 3
+    result = segment(bundle, tmp_path / "sheared.nii.gz", "-o", tmp_path / "out", "--allow-shear")
+    assert result.exit_code == 0, result.output
+    np.testing.assert_array_equal(
+        nib.load(tmp_path / "out" / "sheared_seg.nii.gz").affine, nib.load(tmp_path / "sheared.nii.gz").affine
+    )
+    torn = nib.Nifti1Image(voxels(), AFFINE)
+    torn.set_sform(AFFINE, 1)
+    torn.set_qform(np.diag([1.3, 1.3, 8.0, 1.0])[[1, 0, 2, 3]], 1)
+    nib.save(torn, tmp_path / "torn.nii.gz")
+    assert segment(bundle, tmp_path / "torn.nii.gz", "-o", tmp_path / "out").exit_code == 3
+    result = segment(bundle, tmp_path / "torn.nii.gz", "-o", tmp_path / "out", "--prefer", "sform")
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [("--overlay", "gif", "png"), ("--prefer", "both", "sform"), ("--backend", "tf", "torch")],
+)
+def test_words_that_no_option_knows_are_named(bundle, tmp_path, option, value, message):
+    result = segment(bundle, save(tmp_path / "a.nii.gz"), "-o", tmp_path / "out", option, value)
+    assert isinstance(result.exception, ValueError)
+    assert f"must be one of {message}" in str(result.exception)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_full_disk_ends_the_run_with_6(bundle, tmp_path, monkeypatch):

@@ -96,7 +96,8 @@ def export_bundle(
         bundle: folder of the bundle, or a name below ``bundles``.
         to: see :data:`FORMATS`.
         output: the file; default beside the weights, where ``vmfseg segment --backend`` looks for it.
-        int8: quantize to 8 bits (OpenVINO only), calibrated on the bundle's slices.
+        int8: quantize to 8 bits (OpenVINO only), calibrated on one half of the bundle's slices and compared on the
+            other.
         checkpoint: other weights than those below ``models``.
         overwrite: replace an existing file.
 
@@ -117,8 +118,8 @@ def export_bundle(
         )
     network = spec.build_network()
     fill_network(network, read_tensors(spec.weights), spec.weights)
-    slices, real = calibration_slices(spec)
-    if int8 and not real:
+    slices, real = calibration_slices(spec, None if int8 else _SLICES)
+    if int8 and (not real or len(slices) < 2):
         raise VmfError(
             "VMF340",
             subject=str(spec.weights.with_name("calibration.safetensors")),
@@ -133,7 +134,7 @@ def export_bundle(
         with _quiet():
             runner = _WRITERS[to](ready, spec, slices, made)
             if int8:
-                runner = _to_int8(made, slices)
+                runner, slices = _to_int8(made, slices[::2]), slices[1::2]  # judged on what it was not fitted to
         report = _compare(network, runner, slices, real, target, to, int8)
         _check(report)
         _publish(made, target, overwrite)
@@ -157,22 +158,22 @@ def export_bundle(
     return report
 
 
-def calibration_slices(spec: BundleSpec, count: int = _SLICES) -> tuple[torch.Tensor, bool]:
+def calibration_slices(spec: BundleSpec, count: int | None = _SLICES) -> tuple[torch.Tensor, bool]:
     """Return slices as the network sees them, ``B1HW``, and whether they are the bundle's own or noise.
 
     Args:
         spec: of the bundle; its slices lie in ``calibration.safetensors`` beside the weights.
-        count: how many at most.
+        count: how many at most; ``None`` for all.
     """
     file = spec.weights.with_name("calibration.safetensors")
     size = spec.image_size
     if file.is_file():
         stored = read_tensors(file).get("slices")
         if stored is not None and stored.ndim == 4 and tuple(stored.shape[1:]) == (1, *size) and len(stored):
-            chosen = torch.linspace(0, len(stored) - 1, min(count, len(stored))).round().long()
+            chosen = torch.linspace(0, len(stored) - 1, min(count or len(stored), len(stored))).round().long()
             return stored[chosen].float() / 255.0, True
     generator = torch_rng(0, "export", "noise")
-    coarse = torch.rand(min(count, 4), 1, max(2, size[0] // 8), max(2, size[1] // 8), generator=generator)
+    coarse = torch.rand(4, 1, max(2, size[0] // 8), max(2, size[1] // 8), generator=generator)
     return torch.nn.functional.interpolate(coarse, size=size, mode="bilinear"), False
 
 

@@ -27,9 +27,21 @@ def quantize(path: Path, slices: torch.Tensor) -> None:
         VmfError: VMF530 if nncf is not installed.
     """
     openvino, nncf = require_package("openvino"), require_package("nncf")
+    advanced, estimators = (
+        require_package(f"nncf.quantization.{name}") for name in ("advanced_parameters", "range_estimator")
+    )
     batches = [batch.numpy() for batch in slices.split(1)]
     model = openvino.Core().read_model(str(path))
-    small = nncf.quantize(model, nncf.Dataset(batches), subset_size=len(batches), preset=nncf.QuantizationPreset.MIXED)
+    small = nncf.quantize(
+        model,
+        nncf.Dataset(batches),
+        subset_size=len(batches),
+        preset=nncf.QuantizationPreset.MIXED,
+        # by default ranges are means over the slices, which cuts off what only some of them show: small structures
+        advanced_parameters=advanced.AdvancedQuantizationParameters(
+            activations_range_estimator_params=estimators.RangeEstimatorParametersSet.MINMAX
+        ),
+    )
     other = path.with_name("quantized.xml")
     openvino.save_model(small, str(other), compress_to_fp16=False)
     del model, small

@@ -19,6 +19,7 @@ def require_package(module: str) -> Any:
     Raises:
         VmfError: VMF530 with the command that installs it.
     """
+    extra = _EXTRAS.get(module.partition(".")[0], "export")
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -27,5 +28,5 @@ def require_package(module: str) -> Any:
             subject=module,
             rule="this needs a package that is not installed",
             found=str(error),
-            fix=f"pip install 'vmfseg[{_EXTRAS.get(module, 'export')}]'",
+            fix=f"pip install 'vmfseg[{extra}]'",
         ) from error

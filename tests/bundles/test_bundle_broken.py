@@ -89,8 +89,8 @@ MUTATED = [  # change of train.json, words of the command line, exit code, what 
         id="unknown argument",
     ),
     pytest.param(
-        _edit(training=None, run=["$@stages.run()"], trainning=["$@stages.run()"]), [], 4,
-        ["VMF316", "train.json", "nothing to run", "Did you mean 'trainning'?"], id="missing entry",
+        _edit(training=None, run=["$@stages.run()"], trainings=["$@stages.run()"]), [], 4,
+        ["VMF316", "train.json", "nothing to run", "Did you mean 'trainings'?"], id="missing entry",
     ),
     pytest.param(_edit(kappa="???"), [], 4, ["VMF317", "train.json: kappa", "left open"], id="left open"),
     pytest.param(
@@ -170,9 +170,9 @@ def test_monais_own_command_ends_with_the_mistake_alone(broken, tmp_path, change
 
 def test_an_overlay_that_edits_nothing_is_named(broken):
     root = broken(_edit())
-    (root / "configs" / "paper.json").write_text('{"trian::loss::weights": 1}')
+    (root / "configs" / "paper.json").write_text('{"trainx::loss::weights": 1}')
     (finding,) = inspect_bundle(root)
-    assert (finding.code, finding.subject, finding.found) == ("VMF311", "configs/paper.json", "trian::loss::weights")
+    assert (finding.code, finding.subject, finding.found) == ("VMF311", "configs/paper.json", "trainx::loss::weights")
 
 
 def test_what_a_run_does_not_build_is_left_alone():

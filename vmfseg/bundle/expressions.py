@@ -60,9 +60,10 @@ _CALLED = frozenset({"CheckpointLoader", "monai.handlers.CheckpointLoader", "vmf
 _PLAIN = (
     ast.Expression, ast.Load, ast.Tuple, ast.List, ast.Set, ast.Dict, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not,
     ast.USub, ast.UAdd, ast.BinOp, ast.Add, ast.Sub, ast.Div, ast.FloorDiv, ast.Mod, ast.Compare, ast.Eq, ast.NotEq,
-    ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Is, ast.IsNot, ast.In, ast.NotIn, ast.IfExp, ast.Slice, ast.Starred,
+    ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Is, ast.IsNot, ast.In, ast.IfExp, ast.Slice, ast.Starred,
     ast.keyword, ast.JoinedStr, ast.FormattedValue, ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp,
     ast.arguments,
+    ast.NotIn,  # codespell:ignore notin
 )  # fmt: skip
 
 

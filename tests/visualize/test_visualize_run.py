@@ -44,6 +44,16 @@ def test_of_several_trainings_the_published_one_counts(copied):
     assert "published one is another" in run.notes[0]
 
 
+def test_a_run_that_keeps_its_models_to_itself_is_not_compared_with_the_bundle(copied):
+    own = copied / "output" / "models"
+    own.mkdir()
+    (own / "manifest.json").write_bytes((copied / "models" / "manifest.json").read_bytes())
+    (copied / "models" / "manifest.json").write_text('{"sha256": {"model.pt": "other"}}')
+    run = open_run(copied)
+    assert run.model.parent.name == "training-0123456789ab"
+    assert run.notes == ()
+
+
 def test_a_folder_with_figures_only_is_a_run_without_model(finished, tmp_path):
     for name in ("metrics.json", "metrics.csv"):
         (tmp_path / name).write_bytes((finished.output / name).read_bytes())

@@ -122,8 +122,8 @@ def _bundle_of(folder: Path) -> Path | None:
 
 def _model(folder: Path, bundle: Path | None) -> tuple[Path | None, dict[str, Any], list[str]]:
     """Find the model: the training stage that was published last, else the newest finished one, else the bundle's."""
-    published = None if bundle is None else bundle / "models" / "manifest.json"
-    current = _manifest(published) if published is not None else {}
+    places = [folder, *([] if bundle is None else [bundle])]  # a run may keep its models to itself (--ckpt_dir)
+    current = next((known for place in places if (known := _manifest(place / "models" / "manifest.json"))), {})
     stages = sorted(folder.glob("stages/training-*/done.json"), key=lambda path: path.stat().st_mtime)
     found = [(path.parent / "model.pt", _manifest(path.parent / "manifest.json")) for path in stages]
     found = [(model, manifest) for model, manifest in found if model.is_file() and manifest]

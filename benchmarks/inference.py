@@ -45,9 +45,9 @@ from torch.nn import functional as F
 from vmfseg.bundle.compile import write_bundle
 from vmfseg.data import LoadVolumed, SliceDataset, SliceLoader, cache_folder, prepare_experiment
 from vmfseg.inference import Job, Predictor, export_bundle
-from vmfseg.inference.calibration import validation_slices
 from vmfseg.inference.segment import save_prediction
 from vmfseg.inference.spec import BundleSpec
+from vmfseg.inference.stage import validation_slices
 from vmfseg.losses import VMFLoss
 from vmfseg.networks import VMFNet
 from vmfseg.networks.encoder import UpBlock

@@ -120,6 +120,6 @@ def test_a_finished_run_is_taken_up_and_says_so(trained, run_bundle):
     text = run_bundle(
         "training", "--config_file", str(bundle / "configs/train.json"), dataset_dir=data, **TINY, **SHORT
     )
-    assert text.count("done already") == 4
+    assert text.count("done already") == 5
     assert first.splitlines()[-3:] == text.splitlines()[-3:]
     assert len(list(bundle.glob("output/tensorboard/*"))) == 1, "a run that trains nothing draws no curve"

@@ -17,9 +17,10 @@ from vmfseg.utils import sha256_file
 
 STAGES = [
     pytest.param(r"^pretraining: (?!90)\d+/90", id="pretraining"),
-    pytest.param("^stage 2/4 kernels", id="kernels"),
+    pytest.param("^stage 2/5 kernels", id="kernels"),
     pytest.param("^training: 4/8", id="training"),
-    pytest.param("^stage 4/4 evaluation", id="evaluation"),
+    pytest.param("^stage 4/5 evaluation", id="evaluation"),
+    pytest.param("^stage 5/5 calibration", id="calibration"),
 ]
 
 
@@ -43,8 +44,8 @@ def test_a_training_killed_in_the_middle_goes_on_bit_for_bit(bundle_run, undistu
     assert _good(run) >= 2
     result = run.run(resume="True")
     assert result.returncode == 0, result.stderr
-    assert "stage 1/4 pretraining: done already" in result.stdout
-    assert "stage 3/4 training: resumed" in result.stdout
+    assert "stage 1/5 pretraining: done already" in result.stdout
+    assert "stage 3/5 training: resumed" in result.stdout
     assert "training: 2/8" not in result.stdout
     assert run.digest() == undisturbed.digest()
     assert (run.output / "metrics.json").read_bytes() == (undisturbed.output / "metrics.json").read_bytes()
@@ -149,7 +150,7 @@ def test_a_second_run_in_the_same_folder_ends_with_6(bundle_run):
     first = run.start()
     try:
         assert first.stdout is not None
-        next(line for line in first.stdout if line.startswith("stage 1/4"))
+        next(line for line in first.stdout if line.startswith("stage 1/5"))
         first.send_signal(signal.SIGSTOP)  # alive, and it stays where it is
         second = run.run("vmfseg")
         assert second.returncode == 6

@@ -177,7 +177,8 @@ def map_image(scan: Scan, values: npt.NDArray[Any], *, channels: bool = False) -
         fields["scl_slope"], fields["scl_inter"] = 1.0, 0.0
         fields["cal_min"] = fields["cal_max"] = 0.0
         kind = nib.Nifti2Image if isinstance(fields, nib.Nifti2Header) else nib.Nifti1Image
-        image = kind(array, None, _without_extensions(fields))  # no affine: forms and codes stay as they are
+        # the header's own affine, so that forms and codes stay as they are
+        image = kind(array, fields.get_best_affine(), _without_extensions(fields))
     image.header["intent_code"] = _VECTOR_INTENT if channels else _LABEL_INTENT
     return image
 

@@ -9,7 +9,8 @@ A bundle that was trained by its default command (vendors A, B and C of the phan
   have no failures in them, so that the corrupted ones are needed for a figure;
 * whether vendor D is new and whether subjects of A, B and C are not. For these the phantom is made again with another
   seed: hearts that neither training nor calibration saw, on the known scanners. 40 bootstraps draw subjects of each
-  vendor in turn; at most 5 % may raise the alarm.
+  vendor in turn, with replacement; at most 5 % may raise the alarm. Also, each source vendor is left out of the
+  reference and judged against the others, by which the statistics were chosen.
 
 Everything that the answers are made with was learnt on source data (quality.json, shift.json beside the weights). Run
 
@@ -28,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from vmfseg.data import prepare_experiment
-from vmfseg.inference import Predictor, QualityModel, ShiftReference
+from vmfseg.inference import Predictor, QualityModel, ShiftReference, SubjectStatistics
 from vmfseg.inference.calibration import QualityCase, quality_cases
 from vmfseg.inference.corruption import CORRUPTIONS, LEVELS
 from vmfseg.inference.survey import group_subjects, survey
@@ -107,6 +108,12 @@ def judge_shift(
         )
         if bool(report.new) == (name in source):
             missed.append(f"verdict on vendor {name}")
+    table = dict(zip(reference.names, zip(*reference.values, strict=True), strict=True))
+    rows = [SubjectStatistics({n: table[n][k] for n in table}, d) for k, d in enumerate(reference.domains)]
+    for name in source:
+        others = ShiftReference.from_subjects([row for row in rows if row.domain != name])
+        report = others.compare([row for row in rows if row.domain == name])
+        lines.append(f"  vendor {name} against the other source vendors alone: p {report.p_value:.4f}")
     for title, names, wanted in (
         ("known vendors", source, False),
         ("new vendor", sorted(set(groups) - set(source)), True),

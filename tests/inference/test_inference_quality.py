@@ -16,7 +16,7 @@ from vmfseg.inference.calibration import QualityCase, fit_quality, quality_cases
 from vmfseg.inference.corruption import CORRUPTIONS, LEVELS, corrupt
 from vmfseg.inference.deploy import Explained
 from vmfseg.inference.prediction import FramePrediction
-from vmfseg.inference.quality import SIGNALS, SignalCollector, atypicality, typical_ranges
+from vmfseg.inference.quality import SIGNALS, SignalCollector, atypicality, native_noise, typical_ranges
 from vmfseg.utils import VmfError
 
 LABELS = {0: "background", 1: "LV", 2: "MYO", 3: "RV"}
@@ -112,6 +112,20 @@ def test_signals_by_hand():
     assert signals["image_mean"] == pytest.approx(0.5)
     assert signals["image_contrast"] == pytest.approx(0, abs=1e-6)
     assert collector.activations() == pytest.approx([0.25, 0.75])
+
+
+def test_native_noise_is_that_of_white_noise_and_of_no_scale():
+    rng = np.random.default_rng(0)
+    ramp = np.linspace(0, 1000, 80)[:, None, None] * np.ones((80, 80, 3))  # a ramp has no second difference
+    image = torch.from_numpy(ramp + rng.normal(0, 20, ramp.shape))[None]
+    # oracle: the median magnitude of a normal variable is 0.6745 of its standard deviation
+    span = np.subtract(*np.percentile(image.numpy(), [99.5, 0.5]))
+    assert native_noise(image)["image_noise"] == pytest.approx(np.log(0.6745 * 20 / span), abs=0.05)
+    assert native_noise(3 * image + 50)["image_noise"] == pytest.approx(native_noise(image)["image_noise"], abs=1e-3)
+    padded = torch.nn.functional.pad(image, (0, 0, 100, 100, 100, 100))  # what is set to zero around the body
+    assert native_noise(padded)["image_noise"] == pytest.approx(native_noise(image)["image_noise"], abs=0.15)
+    assert native_noise(torch.zeros(1, 8, 8, 2)) == {}
+    assert native_noise(torch.rand(1, 2, 8, 2)) == {}
 
 
 @pytest.mark.parametrize("kind", CORRUPTIONS)

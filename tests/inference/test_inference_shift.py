@@ -55,6 +55,15 @@ def test_new_scanners_are_found_and_the_nearest_domain_is_named():
     assert report.p_value < 0.01
 
 
+def test_a_subject_that_comes_twice_is_one_subject():
+    rng = np.random.default_rng(9)
+    places = centers(rng)
+    reference = ShiftReference.from_subjects([s for d in range(3) for s in scanner(rng, places[d], 6, "ABC"[d])])
+    data = scanner(rng, places[0], 3)
+    assert reference.compare(data * 4) == reference.compare(data)
+    assert reference.compare(data * 4).subjects == 3
+
+
 def test_few_source_subjects_give_no_verdict():
     rng = np.random.default_rng(7)
     places = centers(rng)

@@ -62,10 +62,10 @@ class Prediction:
 def volume_statistics(frame: FramePrediction) -> dict[str, float]:
     r"""Return what a volume looks like to the network, by name.
 
-    Log-likelihood, entropy, three statistics of the intensities alone, and the share :math:`a_j` of the volume that
+    Log-likelihood, entropy, four statistics of the intensities alone, and the share :math:`a_j` of the volume that
     each kernel explains, as :math:`\arcsin\sqrt{a_j}`, whose spread does not depend on the share.
     """
-    kept = ("log_likelihood", "entropy", "image_mean", "image_contrast", "image_roughness")
+    kept = ("log_likelihood", "entropy", "image_mean", "image_contrast", "image_roughness", "image_noise")
     values = {name: value for name, value in frame.signals.items() if name in kept}
     for number, share in enumerate(frame.kernel_shares):
         values[f"kernel {number}"] = float(np.arcsin(np.sqrt(np.clip(share, 0.0, 1.0))))

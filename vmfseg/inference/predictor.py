@@ -22,7 +22,7 @@ from vmfseg.inference.deploy import even_size
 from vmfseg.inference.frames import PHASES, find_phases, parse_frames
 from vmfseg.inference.plausibility import plausibility
 from vmfseg.inference.prediction import FramePrediction, Prediction
-from vmfseg.inference.quality import QualityModel, SignalCollector, worst_light
+from vmfseg.inference.quality import QualityModel, SignalCollector, native_noise, worst_light
 from vmfseg.inference.scan import Scan
 from vmfseg.inference.spec import BundleSpec
 from vmfseg.inference.tensors import fill_network, is_about, read_tensors, tensors_digest
@@ -207,7 +207,7 @@ class Predictor:
         measures = plausibility(whole[0].numpy(), self.spec.labels)
         return FramePrediction(
             labels=self._to_stored(whole, stacked)[0].numpy(),
-            signals={**collector.signals(), **measures},
+            signals={**collector.signals(), **native_noise(stacked.as_tensor()), **measures},
             kernel_shares=collector.activations(),
             probabilities=self._maps(chances, stacked),
             activations=self._maps(explained, stacked),

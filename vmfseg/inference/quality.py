@@ -13,8 +13,8 @@ The signals of a volume are
 * the measures of :mod:`vmfseg.inference.plausibility`.
 
 For information there are ``log_likelihood``, the mean of :math:`\log p(z)` over the positions that show anything,
-``log_likelihood_foreground``, its mean where the network found structures, and ``image_mean``, ``image_contrast`` and
-``image_roughness`` of the normalized slices.
+``log_likelihood_foreground``, its mean where the network found structures, ``image_mean``, ``image_contrast`` and
+``image_roughness`` of the normalized slices, and ``image_noise`` of the scan itself, see :func:`native_noise`.
 
 A model that is fitted on source validation, see :mod:`vmfseg.inference.calibration`, turns the signals into a predicted
 Dice; its coefficients have the signs that common sense asks for, so a better signal never lowers the prediction.
@@ -37,7 +37,16 @@ from vmfseg.inference.prediction import FramePrediction, volume_statistics
 from vmfseg.utils import VmfError, read_json, write_json
 from vmfseg.utils.io import StrPath
 
-__all__ = ["SIGNALS", "QualityModel", "SignalCollector", "atypicality", "signal_value", "typical_ranges", "worst_light"]
+__all__ = [
+    "SIGNALS",
+    "QualityModel",
+    "SignalCollector",
+    "atypicality",
+    "native_noise",
+    "signal_value",
+    "typical_ranges",
+    "worst_light",
+]
 
 #: Signals that the model uses, with the sign of their effect.
 SIGNALS = {
@@ -228,6 +237,35 @@ def atypicality(statistics: Mapping[str, float], typical: Mapping[str, Sequence[
     """
     distances = [(statistics[name] - c) / r for name, (c, r) in typical.items() if name in statistics]
     return math.log1p(math.sqrt(sum(d * d for d in distances) / len(distances))) if distances else 0.0
+
+
+def native_noise(stack: torch.Tensor) -> dict[str, float]:
+    """Return ``image_noise``: the logarithm of the finest detail of a scan, as a share of its span of gray values.
+
+    The median magnitude of a second difference in both directions of the plane, at the resolution of the file: noise,
+    filter and interpolation of a scanner, of which resampled slices show little. Where all is flat it is left out.
+
+    Shape: ``(1, H, W, D)``, slices last.
+
+    Example:
+        >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
+        <torch._C.Generator object at ...>
+        >>> smooth = torch.linspace(0, 1, 64)[None, :, None, None].expand(1, 64, 64, 2) ** 2
+        >>> noisy = [native_noise(smooth + sigma * torch.randn(1, 64, 64, 2))["image_noise"] for sigma in (0.01, 0.1)]
+        >>> noisy[0] < noisy[1], native_noise(torch.ones(1, 64, 64, 2))
+        (True, {})
+    """
+    values = stack.float().permute(3, 0, 1, 2)
+    if min(values.shape[-2:]) < 3:
+        return {}
+    twice = torch.tensor([1.0, -2.0, 1.0])
+    kernel = torch.outer(twice, twice)[None, None] / 6  # so that white noise keeps its standard deviation
+    detail = F.conv2d(values, kernel).abs()
+    low, high = (float(value) for value in np.percentile(values.numpy(), [0.5, 99.5]))
+    shown = detail[detail > 0]  # what a scanner has set to zero around the body says nothing
+    if not len(shown) or high <= low:
+        return {}
+    return {"image_noise": math.log(float(shown.median()) / (high - low))}
 
 
 def signal_value(signals: Mapping[str, float], name: str) -> float:

@@ -143,7 +143,8 @@ class ShiftReference:
         """Test whether new subjects differ from every source domain.
 
         Args:
-            subjects: scans of one scanner, one entry a subject.
+            subjects: scans of one scanner, one entry a subject; one that comes twice counts once, it is no second
+                witness.
             alpha: how often a known scanner may be called new.
             seed: of the draws.
 
@@ -152,6 +153,7 @@ class ShiftReference:
         """
         if not 0 < alpha < 1:
             raise ValueError(f"alpha must lie between 0 and 1, got {alpha}. 0.05 allows one false alarm in twenty.")
+        subjects = list({tuple(sorted(subject.values.items())): subject for subject in subjects}.values())
         names = [name for name in self.names if all(name in subject.values for subject in subjects)]
         if not subjects or not names:
             raise ValueError(

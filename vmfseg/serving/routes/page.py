@@ -50,6 +50,12 @@ def asset(name: str) -> Response:
     return FileResponse(file, media_type=_TYPES[file.suffix])
 
 
+@router.get("/favicon.ico", include_in_schema=False)
+def icon() -> Response:
+    """Say that there is none: browsers ask of their own accord."""
+    return Response(status_code=204)
+
+
 @router.get("/docs", include_in_schema=False)
 def docs(request: Request) -> Response:
     """Return the routes as a page that needs no network."""

@@ -153,3 +153,39 @@ def test_without_a_folder_the_phantom_is_made_once_and_announced(monkeypatch, tm
     assert again.fingerprint == experiment.fingerprint
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.nii.gz")} == stamps
     assert all(np.isfinite(row["frame"]) for row in experiment.labeled)
+
+
+def _given(folder: Path, labeled: str, validation: str = "") -> dict:
+    def rows(names: str) -> list[dict[str, str]]:
+        return [
+            {"image": str(folder / f"s0{n}.nii.gz"), "label": str(folder / f"s0{n}_gt.nii.gz")} for n in names.split()
+        ]
+
+    labels = {0: "background", 1: "LV", 2: "MYO", 3: "RV"}
+    return {"labeled": rows(labeled), "validation": rows(validation), "labels": labels}
+
+
+def test_given_rows_are_all_there_is(scans, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("VMFSEG_CACHE", str(tmp_path / "cache"))
+    given = _given(scans({"A": 4}), "1 2", "2 3")
+    experiment = prepare_experiment("mnms", given=given)
+    assert [row["image"] for row in experiment.labeled] == [row["image"] for row in given["labeled"]]
+    assert [row["image"] for row in experiment.validation] == [given["validation"][1]["image"]], "2 is learnt from"
+    assert [row["image"] for row in experiment.images] == [row["image"] for row in given["labeled"]]
+    assert experiment.target == []
+    assert not experiment.is_phantom
+    assert experiment.labels[3] == "RV"
+    assert not (tmp_path / "cache").exists(), "no phantom is made"
+    assert "no unseen domain" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("labeled", "code"), [([], "VMF292"), ([{"image": "a.nii.gz"}], "VMF280"), ("1 9", "VMF281")], ids=str
+)
+def test_given_rows_that_are_none(scans, labeled, code):
+    given = _given(scans({"A": 2}), labeled if isinstance(labeled, str) else "")
+    if not isinstance(labeled, str):
+        given["labeled"] = labeled
+    with pytest.raises(VmfError) as refusal:
+        prepare_experiment(given=given, quiet=True)
+    assert refusal.value.code == code

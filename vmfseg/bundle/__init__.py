@@ -5,6 +5,7 @@ from . import distributed
 from .fingerprint import config_closure
 from .keys import check_keys
 from .locate import find_root
+from .running import given_rows
 from .start import start_run
 from .trust import inspect_bundle, require_trusted
 
@@ -13,6 +14,7 @@ __all__ = [
     "config_closure",
     "distributed",
     "find_root",
+    "given_rows",
     "inspect_bundle",
     "require_trusted",
     "start_run",

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from typing import Any
 
-from monai.bundle import ConfigParser
 from monai.bundle.reference_resolver import ReferenceResolver
+
+from .running import running
 
 __all__ = ["closure", "config_closure"]
 
@@ -50,15 +50,8 @@ def config_closure(*ids: str) -> dict[str, Any]:
     Args:
         ids: config ids, such as ``"train"`` or ``"train::loss"``.
     """
-    frame = sys._getframe(1)
-    while frame is not None:
-        candidate = frame.f_locals.get("self")
-        if isinstance(candidate, ConfigParser):
-            return closure(candidate.config, ids)
-        if frame.f_back is None:
-            break
-        frame = frame.f_back
-    return {}
+    parser, _ = running()
+    return closure(parser.config, ids) if parser is not None else {}
 
 
 def closure(config: dict[str, Any], ids: Iterable[str]) -> dict[str, Any]:

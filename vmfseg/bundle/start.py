@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any
 
-from monai.bundle import ConfigParser, ConfigWorkflow
+from monai.bundle import ConfigParser
 
 from vmfseg.utils import find_vmf_error
 
 from .keys import check_keys, new_keys, union
 from .references import check_config
+from .running import running
 
 __all__ = ["explain_errors", "refuse_unknown_keys", "start_run"]
 
@@ -42,7 +42,7 @@ def refuse_unknown_keys() -> None:
     Raises:
         VmfError: VMF110 with the nearest key; VMF311 to VMF317 for a config that cannot work.
     """
-    parser, workflow = _running()
+    parser, workflow = running()
     if parser is None or workflow is None:
         return
     folder = Path(workflow.config_root_path)
@@ -80,22 +80,3 @@ def _entry(config: Any, name: str) -> Any:
     for part in name.split("::") if name else ():
         config = config[part]
     return config
-
-
-def _running() -> tuple[Any, Any]:
-    parser = workflow = None
-    for frame in _frames():
-        candidate = frame.f_locals.get("self")
-        if parser is None and isinstance(candidate, ConfigParser):
-            parser = candidate
-        if isinstance(candidate, ConfigWorkflow):
-            workflow = candidate
-            break
-    return parser, workflow
-
-
-def _frames() -> Iterator[FrameType]:
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None:
-        yield frame
-        frame = frame.f_back

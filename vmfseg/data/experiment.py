@@ -12,6 +12,7 @@ from typing import Any
 
 from vmfseg.data.datalist import Datalist
 from vmfseg.data.folder import FolderDataset
+from vmfseg.data.given import given_datalist
 from vmfseg.data.mnms import MNMsDataset
 from vmfseg.data.phantom import make_phantom
 from vmfseg.data.rows import Row
@@ -94,7 +95,7 @@ class Experiment:
         return (
             f"data: source domains {', '.join(source)} ({counts['labeled']} labelled, "
             f"{counts['unlabeled']} unlabelled, {counts['validation']} validation subjects), "
-            f"unseen domain {', '.join(target)} ({counts['target']} subjects)"
+            + (f"unseen domain {', '.join(target)} ({counts['target']} subjects)" if target else "no unseen domain")
         )
 
     def remarks(self) -> list[str]:
@@ -121,6 +122,7 @@ def prepare_experiment(
     all_frames: bool = False,
     seed: int = 0,
     phantom: Mapping[str, Any] | None = None,
+    given: Mapping[str, Any] | None = None,
     quiet: bool = False,
 ) -> Experiment:
     """Read a data set (or make the phantom where no folder is given) and split it, one domain left out.
@@ -135,6 +137,8 @@ def prepare_experiment(
         all_frames: put all frames of a cine into the unlabelled pool.
         seed: of the split and the phantom.
         phantom: arguments of :func:`make_phantom`.
+        given: arguments of :func:`~vmfseg.data.given.given_datalist`, rows to use *instead* of any data set; then there
+            is no unseen domain.
         quiet: say nothing.
 
     Raises:
@@ -142,6 +146,9 @@ def prepare_experiment(
     """
     check_choice("dataset", dataset, DATASETS)
     check_choice("protocol", protocol, ("clean", "paper"))
+    if given is not None:
+        rows = given_datalist(**given)
+        return _tell(Experiment(rows, Split.from_datalist(rows)), quiet)
     is_phantom = not dataset_dir
     if is_phantom:
         if dataset == "folder":
@@ -168,11 +175,7 @@ def prepare_experiment(
         protocol="reference" if protocol == "paper" else "clean",
         seed=seed,
     )
-    experiment = Experiment(datalist, split, is_phantom)
-    if not quiet:
-        sys.stdout.write("\n".join([experiment.describe(), *experiment.remarks()]) + "\n")
-        sys.stdout.flush()
-    return experiment
+    return _tell(Experiment(datalist, split, is_phantom), quiet)
 
 
 def cache_folder() -> Path:
@@ -181,6 +184,13 @@ def cache_folder() -> Path:
     if override:
         return Path(override).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "vmfseg"
+
+
+def _tell(experiment: Experiment, quiet: bool) -> Experiment:
+    if not quiet:
+        sys.stdout.write("\n".join([experiment.describe(), *experiment.remarks()]) + "\n")
+        sys.stdout.flush()
+    return experiment
 
 
 def _phantom(dataset: str, arguments: dict[str, Any], seed: int, quiet: bool) -> Path:

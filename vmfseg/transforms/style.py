@@ -9,6 +9,8 @@ Shape, everywhere: images ``(B, 1, H, W)``, parameters ``(B,)`` unless stated.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 
 import torch
@@ -88,10 +90,12 @@ def scale_amplitude(images: torch.Tensor, log_factors: torch.Tensor) -> torch.Te
     mirror = factors[:, :, 0].flip(1)
     factors[:, :half, 0] = mirror[:, :half]
     factors[:, half, 0] = 0.0
-    spectrum = torch.fft.rfft2(images)
+    with _one_thread():
+        spectrum = torch.fft.rfft2(images)
     rows = torch.arange(-half, half + 1, device=images.device) % images.shape[-2]
     spectrum[:, 0, rows, : half + 1] *= factors.exp()
-    out: torch.Tensor = torch.fft.irfft2(spectrum, s=images.shape[-2:])
+    with _one_thread():
+        out: torch.Tensor = torch.fft.irfft2(spectrum, s=images.shape[-2:])
     return out
 
 
@@ -112,13 +116,15 @@ def mix_amplitude(images: torch.Tensor, partner: torch.Tensor, weight: torch.Ten
         >>> torch.allclose(mix_amplitude(x, torch.tensor([1, 0]), torch.zeros(2), 2), x, atol=1e-6)
         True
     """
-    spectrum = torch.fft.rfft2(images)
+    with _one_thread():
+        spectrum = torch.fft.rfft2(images)
     rows = torch.arange(-half, half + 1, device=images.device) % images.shape[-2]
     low = spectrum[:, 0, rows, : half + 1]
     amplitude = low.abs()
     blended = torch.lerp(amplitude, amplitude[partner], weight.to(images.device)[:, None, None])
     spectrum[:, 0, rows, : half + 1] = torch.polar(blended, low.angle())
-    out: torch.Tensor = torch.fft.irfft2(spectrum, s=images.shape[-2:])
+    with _one_thread():
+        out: torch.Tensor = torch.fft.irfft2(spectrum, s=images.shape[-2:])
     return out
 
 
@@ -152,6 +158,17 @@ def blur(images: torch.Tensor, sigma: torch.Tensor, kernel_size: int = 5) -> tor
         for k in range(1, kernel_size):
             target.add_(rows[:, k : k + width], alpha=kernel[k])
     return out
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Keep the bits of a Fourier transform the same for any number of threads: some libraries split it among them."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _per_sample(values: torch.Tensor) -> torch.Tensor:

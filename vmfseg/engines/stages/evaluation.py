@@ -22,7 +22,7 @@ class EvaluationStage:
     """Score the target domain on its native grid, write the figures and show them.
 
     Outputs: ``metrics.json`` and ``metrics.csv``, also copied to ``output_dir``. The model is fixed before this stage
-    starts; nothing flows back.
+    starts; nothing flows back. Without a target domain there is nothing to do, and it says so.
 
     Args:
         evaluator: engine over target volumes whose handlers feed ``scores``.
@@ -47,6 +47,10 @@ class EvaluationStage:
 
     def run(self, folder: Path, resume: bool) -> Sequence[str]:
         """Evaluate, write and show."""
+        if not len(self.evaluator.data_loader):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._tell_nothing()
+            return []
         self.evaluator.run()
         gather_scores(self.scores)
         if getattr(self.evaluator.state, "rank", 0):
@@ -58,6 +62,9 @@ class EvaluationStage:
     def load(self, folder: Path) -> None:
         """Show the figures of an earlier run."""
         if getattr(self.evaluator.state, "rank", 0):
+            return
+        if not len(self.evaluator.data_loader):
+            self._tell_nothing()
             return
         summary = read_json(folder / "metrics.json")
         target = Path(self.output_dir) if self.output_dir else folder
@@ -73,6 +80,11 @@ class EvaluationStage:
             say(f"mean Dice on the unseen domain: {summary['mean_dice']:.3f}")
         for what, path in {**self.mention, "figures": str(target / "metrics.json")}.items():
             say(f"{what}: {path}")
+
+    def _tell_nothing(self) -> None:
+        say("no unseen domain: nothing to score", getattr(self.evaluator.state, "rank", 0))
+        for what, path in self.mention.items():
+            say(f"{what}: {path}", getattr(self.evaluator.state, "rank", 0))
 
 
 def gather_scores(scores: SegmentationScores) -> None:

@@ -89,6 +89,8 @@ class StageRunner:
     def run(self) -> list[Path]:
         """Run what is not done yet and return the folders of all stages."""
         with self._lock():
+            if self.rank == 0:
+                _remove_halves(self.output_dir)
             folders = self.folders()
             for index, (stage, folder, digest) in enumerate(folders, start=1):
                 title = f"stage {index}/{len(folders)} {stage.name}"
@@ -100,8 +102,7 @@ class StageRunner:
                 if folder.is_dir() and not going_on and self.rank == 0:
                     shutil.rmtree(folder)  # an unfinished or damaged folder of this very configuration, ours alone
                 if going_on and self.rank == 0:
-                    for leftover in folder.glob(".vmfseg-*"):  # half a file of a process that was killed
-                        leftover.unlink()
+                    _remove_halves(folder)
                 say(f"{title}{': resumed' if going_on else ''}", self.rank)
                 outputs = stage.run(folder, going_on)
                 if self.rank == 0:
@@ -136,6 +137,12 @@ def say(text: str, rank: int = 0) -> None:
     if rank == 0:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
+
+
+def _remove_halves(folder: Path) -> None:
+    """Remove half-written files of a process that was killed; the lock says that no other one writes."""
+    for leftover in folder.glob(".vmfseg-*"):
+        leftover.unlink()
 
 
 def _digest(value: Mapping[str, Any]) -> str:

@@ -92,8 +92,8 @@ _REFUSED = re.compile(
 #: Functions and constants that may be named, in ``_target_`` and in expressions.
 FUNCTIONS = frozenset(
     [
-        "vmfseg.bundle.config_closure", "vmfseg.bundle.find_root", "vmfseg.bundle.start_run",
-        "vmfseg.bundle.distributed.device",
+        "vmfseg.bundle.config_closure", "vmfseg.bundle.find_root", "vmfseg.bundle.given_rows",
+        "vmfseg.bundle.start_run", "vmfseg.bundle.distributed.device",
         "vmfseg.bundle.distributed.rank", "vmfseg.bundle.distributed.share", "vmfseg.bundle.distributed.start",
         "vmfseg.bundle.distributed.stop", "vmfseg.bundle.distributed.world_size", "vmfseg.bundle.distributed.wrap",
         "vmfseg.data.labeled_fraction", "vmfseg.data.leave_one_domain_out", "vmfseg.data.prepare_experiment",

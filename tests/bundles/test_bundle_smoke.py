@@ -54,7 +54,7 @@ def test_one_command_trains_and_scores(name, trained):
     assert math.isfinite(metrics["mean_dice"])
     assert 0 <= metrics["mean_dice"] <= 1
     assert f"mean Dice on the unseen domain: {metrics['mean_dice']:.3f}" in text
-    assert "stage 4/5 evaluation" in text
+    assert "stage 5/5 evaluation" in text
     assert str(bundle / "models" / "model.pt") in text
     weights = torch.load(bundle / "models" / "model.pt", weights_only=True)
     assert all(torch.isfinite(value).all() for value in weights.values())

@@ -19,8 +19,8 @@ STAGES = [
     pytest.param(r"^pretraining: (?!90)\d+/90", id="pretraining"),
     pytest.param("^stage 2/5 kernels", id="kernels"),
     pytest.param("^training: 4/8", id="training"),
-    pytest.param("^stage 4/5 evaluation", id="evaluation"),
-    pytest.param("^stage 5/5 calibration", id="calibration"),
+    pytest.param("^stage 4/5 calibration", id="calibration"),
+    pytest.param("^stage 5/5 evaluation", id="evaluation"),
 ]
 
 

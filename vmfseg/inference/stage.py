@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The last stage of a run: what belongs to a model so that its predictions can be trusted or not."""
+"""Stage 4: what belongs to a model so that its predictions can be trusted or not."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stage 4: how good the model is on the domain it never saw."""
+"""Stage 5: how good the model is on the domain it never saw."""
 
 from __future__ import annotations
 

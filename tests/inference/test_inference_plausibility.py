@@ -66,6 +66,7 @@ def no_rv(labels):
         pytest.param(open_ring, "enclosed", 0.3, 0.7, id="half a ring"),
         pytest.param(far, "adjacent", 0, 0, id="a right ventricle far away"),
         pytest.param(no_rv, "present", 2 / 3, 2 / 3, id="no right ventricle"),
+        pytest.param(no_rv, "connected", 0, 0, id="what is lost is not in one piece"),
     ],
 )
 def test_each_measure_sees_its_own_fault(spoil, measure, low, high):

@@ -16,14 +16,14 @@ from vmfseg.inference.calibration import QualityCase, fit_quality, quality_cases
 from vmfseg.inference.corruption import CORRUPTIONS, LEVELS, corrupt
 from vmfseg.inference.deploy import Explained
 from vmfseg.inference.prediction import FramePrediction
-from vmfseg.inference.quality import SIGNALS, SignalCollector, atypicality, native_noise, typical_ranges
+from vmfseg.inference.quality import QUALITY_FORMAT, SIGNALS, SignalCollector, atypicality, native_noise, typical_ranges
 from vmfseg.utils import VmfError
 
 LABELS = {0: "background", 1: "LV", 2: "MYO", 3: "RV"}
 
 
-def frame(signals, shares=(0.5, 0.5)):
-    return FramePrediction(np.zeros((0, 0, 0), np.uint8), signals, list(shares))
+def frame(signals, shares=(0.5, 0.5), volumes=()):
+    return FramePrediction(np.zeros((0, 0, 0), np.uint8), signals, list(shares), dict(volumes))
 
 
 def made_up_cases(rng, count=40, noise=0.01):
@@ -77,6 +77,21 @@ def test_what_no_source_volume_looks_like_is_atypical_in_either_direction(moved)
     assert atypicality({"log_likelihood": 3.0}, {}) == 0
 
 
+def test_a_trace_of_a_structure_is_no_structure():
+    volumes = [60.0, 90.0, 140.0, 6.0, 3.0, 560.0]  # three of source, two remains, one far too large
+    cases = [
+        QualityCase(frame({}, volumes={"LV": volume, "MYO": 100.0}), 0.9 if k < 3 else 0.2, "s", level=int(k > 2))
+        for k, volume in enumerate(volumes)
+    ]
+    model = fit_quality(cases)
+    assert model.sizes == {"LV": [60.0, 140.0], "MYO": [100.0, 100.0]}, "corrupted images say nothing about sizes"
+    sized = [model.judged(case.frame)["sized"] for case in cases]
+    assert sized == pytest.approx([1, 1, 1, 0.1, 0.05, 0.25])
+    lost = frame({}, volumes={"LV": 0.0, "MYO": 100.0})
+    assert model.judged(lost)["sized"] == 0
+    assert model.predict(model.judged(lost)) < 0.4 < 0.7 < predict(model, cases[0])
+
+
 def test_two_volumes_are_the_least():
     with pytest.raises(ValueError, match="cases must be at least two volumes with a truth, got 1"):
         fit_quality([QualityCase(frame({}), 0.5, "a")])
@@ -89,7 +104,7 @@ def test_quality_files_round_trip_and_others_are_refused(tmp_path):
     good = json.loads((tmp_path / "quality.json").read_text())
     flat = {**good, "model": {**good["model"], "scale": dict.fromkeys(SIGNALS, 0.0)}}
     old = {**good, "format": "vmfseg-quality-1"}
-    for content in ({}, [], {"format": "vmfseg-quality-2", "model": {"mean": {}}}, flat, old):
+    for content in ({}, [], {"format": QUALITY_FORMAT, "model": {"mean": {}}}, flat, old):
         (tmp_path / "quality.json").write_text(json.dumps(content))
         with pytest.raises(VmfError, match="VMF338"):
             QualityModel.load(tmp_path / "quality.json")

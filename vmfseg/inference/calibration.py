@@ -131,7 +131,7 @@ def calibrate_quality(
 
 def _fit(cases: Sequence[QualityCase], threshold: float, typical: Mapping[str, Sequence[float]]) -> QualityModel:
     names, ranges = list(SIGNALS), {name: list(pair) for name, pair in typical.items()}
-    model = QualityModel({}, {}, {}, 0.0, 0.0, threshold, typical=ranges)
+    model = QualityModel({}, {}, {}, 0.0, 0.0, threshold, typical=ranges, sizes=_sizes(cases))
     table = np.array([[signal_value(model.judged(case.frame), name) for name in names] for case in cases])
     truth = np.array([case.dice for case in cases])
     mean, scale = table.mean(axis=0), table.std(axis=0)
@@ -151,6 +151,16 @@ def _fit(cases: Sequence[QualityCase], threshold: float, typical: Mapping[str, S
         weights=dict(zip(names, weights.tolist(), strict=True)),
         intercept=float(truth.mean()),
     )
+
+
+def _sizes(cases: Sequence[QualityCase]) -> dict[str, list[float]]:
+    """Return the range of the volumes of every class that was found, on images as they are."""
+    found: dict[str, list[float]] = {}
+    for case in cases:
+        for name, volume in case.frame.volumes.items():
+            if case.level == 0 and volume > 0:
+                found.setdefault(name, []).append(volume)
+    return {name: [min(volumes), max(volumes)] for name, volumes in found.items()}
 
 
 def _dice(labels: npt.NDArray[np.uint8], truth: npt.NDArray[Any], annotated: Any, classes: int) -> float | None:

@@ -12,7 +12,8 @@ measure           meaning
 ``continuous``    share of the slices between a class's first and last that show it, the smallest over classes
 ================  =====================================================================================================
 
-A measure that does not apply (no such classes, nothing found) is left out.
+A class that was not found counts 0, so that no measure rises because a structure is lost. A measure that does not apply
+(no such classes, nothing found) is left out.
 """
 
 from __future__ import annotations
@@ -59,8 +60,9 @@ def plausibility(labels: Labels, names: Mapping[int, str], slice_axis: int = 2) 
     found = [value for value in values.values() if (stack == value).any()]
     measures = {"present": len(found) / max(1, len(values))}
     if found:
-        measures["connected"] = min(_largest_share(stack == value) for value in found)
-        measures["continuous"] = min(_continuity((stack == value).any(axis=(0, 1))) for value in found)
+        masks = [stack == value for value in values.values()]
+        measures["connected"] = min(_largest_share(mask) for mask in masks)
+        measures["continuous"] = min(_continuity(mask.any(axis=(0, 1))) for mask in masks)
     for inner, outer in ENCLOSED:
         share = _enclosure(stack, values[inner], values[outer]) if {inner, outer} <= set(values) else None
         if share is not None:
@@ -79,6 +81,8 @@ def _cropped(stack: Labels) -> Labels:
 
 
 def _largest_share(mask: npt.NDArray[np.bool_]) -> float:
+    if not mask.any():
+        return 0.0
     box = mask[ndimage.find_objects(mask.astype(np.uint8))[0]]
     components, count = ndimage.label(box, _ALL)
     if count == 1:
@@ -88,6 +92,8 @@ def _largest_share(mask: npt.NDArray[np.bool_]) -> float:
 
 
 def _continuity(shown: npt.NDArray[np.bool_]) -> float:
+    if not shown.any():
+        return 0.0
     first, last = np.flatnonzero(shown)[[0, -1]]
     return float(shown[first : last + 1].mean())
 

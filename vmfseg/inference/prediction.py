@@ -22,6 +22,7 @@ class FramePrediction:
         labels: ``(X, Y, Z)`` uint8.
         signals: see :mod:`vmfseg.inference.quality` and :mod:`vmfseg.inference.plausibility`.
         kernel_shares: how much of the volume each kernel explains, ``J`` numbers that sum to one.
+        volumes: milliliters of every foreground class, by name.
         probabilities: ``(X, Y, Z, N)`` float32, sums to one over the classes; ``None`` unless asked for.
         activations: ``(X, Y, Z, J)`` float32; ``None`` unless asked for.
     """
@@ -29,6 +30,7 @@ class FramePrediction:
     labels: npt.NDArray[np.uint8]
     signals: dict[str, float]
     kernel_shares: list[float]
+    volumes: dict[str, float] = field(default_factory=dict)
     probabilities: npt.NDArray[np.float32] | None = None
     activations: npt.NDArray[np.float32] | None = None
 

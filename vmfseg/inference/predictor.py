@@ -209,9 +209,15 @@ class Predictor:
             labels=self._to_stored(whole, stacked)[0].numpy(),
             signals={**collector.signals(), **native_noise(stacked.as_tensor()), **measures},
             kernel_shares=collector.activations(),
+            volumes=self._volumes(whole, stacked),
             probabilities=self._maps(chances, stacked),
             activations=self._maps(explained, stacked),
         )
+
+    def _volumes(self, labels: torch.Tensor, stacked: MetaTensor) -> dict[str, float]:
+        voxel_ml = float(np.prod(voxel_sizes(np.asarray(stacked.affine)))) / 1000
+        counts = labels.flatten().bincount(minlength=len(self.spec.labels))
+        return {name: float(counts[value]) * voxel_ml for value, name in self.spec.labels.items() if value}
 
     def _to_native(self, maps: torch.Tensor, space: MetaTensor) -> torch.Tensor:
         """Bring maps of some slices, ``BKHW``, to the spacing and size of the scan: ``(K, H', W', B)``."""
@@ -257,12 +263,9 @@ class Predictor:
         return whole.reshape(*scan.shape, *first.shape[3:])
 
     def _quality(self, scan: Scan, found: dict[int, FramePrediction], phases: dict[str, int]) -> dict[str, Any]:
-        voxel_ml = float(np.prod(voxel_sizes(scan.header.affine))) / 1000
         names = {number: phase for phase, number in phases.items()}
         frames = []
         for number, frame in sorted(found.items()):
-            counts = np.bincount(frame.labels.ravel(), minlength=len(self.spec.labels))
-            volumes = {name: round(float(counts[k] * voxel_ml), 3) for k, name in self.spec.labels.items() if k}
             model = self.quality
             signals = frame.signals if model is None else model.judged(frame)
             frames.append(
@@ -273,7 +276,7 @@ class Predictor:
                     "predicted_dice": None if model is None else round(model.predict(signals), 4),
                     "signals": {name: round(value, 6) for name, value in signals.items()},
                     "kernel_shares": [round(share, 6) for share in frame.kernel_shares],
-                    "volumes_ml": volumes,
+                    "volumes_ml": {name: round(volume, 3) for name, volume in frame.volumes.items()},
                 }
             )
         lights = [str(frame["light"]) for frame in frames]

@@ -10,7 +10,10 @@ The signals of a volume are
   to explain than any real one, because it is blurred or empty, is as strange as one that cannot be explained;
 * ``entropy``: mean over the found structures of :math:`-\sum_n p_n \log p_n / \log N`, with :math:`p` the softmax of
   the logits;
-* the measures of :mod:`vmfseg.inference.plausibility`.
+* the measures of :mod:`vmfseg.inference.plausibility`;
+* ``sized``: whether structures have the size of those in source volumes. With the volume :math:`v` of a class and its
+  range :math:`[a, b]` there, the smallest :math:`\min(1, v / a, b / v)` over the classes; a trace of a structure is no
+  structure, so ``present`` is not asked.
 
 For information there are ``log_likelihood``, the mean of :math:`\log p(z)` over the positions that show anything,
 ``log_likelihood_foreground``, its mean where the network found structures, ``image_mean``, ``image_contrast`` and
@@ -38,12 +41,14 @@ from vmfseg.utils import VmfError, read_json, write_json
 from vmfseg.utils.io import StrPath
 
 __all__ = [
+    "QUALITY_FORMAT",
     "SIGNALS",
     "QualityModel",
     "SignalCollector",
     "atypicality",
     "native_noise",
     "signal_value",
+    "sizedness",
     "typical_ranges",
     "worst_light",
 ]
@@ -52,17 +57,17 @@ __all__ = [
 SIGNALS = {
     "atypical": -1,
     "entropy": -1,
-    "present": 1,
     "connected": 1,
     "enclosed": 1,
     "adjacent": 1,
     "continuous": 1,
+    "sized": 1,
 }
 #: Value of a signal that cannot be measured because the network found nothing: the worst.
 _ABSENT = {"entropy": 1.0}
 _SPREAD_FLOOR = 1e-3
 _LIGHTS = ("red", "amber", "green", "unknown")
-_FORMAT = "vmfseg-quality-2"
+QUALITY_FORMAT = "vmfseg-quality-3"
 
 
 class SignalCollector:
@@ -143,6 +148,7 @@ class QualityModel:
         volumes: how many volumes it was fitted on.
         subjects: how many subjects.
         typical: center and spread of every statistic on source volumes, see :func:`typical_ranges`.
+        sizes: smallest and largest volume of every class there, in milliliters.
 
     Example:
         >>> model = QualityModel({"entropy": 0.1}, {"entropy": 0.05}, {"entropy": -0.1}, 0.85, 0.05)
@@ -161,6 +167,7 @@ class QualityModel:
     volumes: int = 0
     subjects: int = 0
     typical: dict[str, list[float]] = field(default_factory=dict)
+    sizes: dict[str, list[float]] = field(default_factory=dict)
 
     @classmethod
     def load(cls, path: StrPath) -> QualityModel:
@@ -171,12 +178,13 @@ class QualityModel:
         """
         content = read_json(path)
         try:
-            if content["format"] != _FORMAT:
+            if content["format"] != QUALITY_FORMAT:
                 raise ValueError(f"format {content['format']}")
             model = cls(**content["model"])
             numbers = [model.intercept, model.error, model.threshold, *model.mean.values(), *model.weights.values()]
             numbers += [value for center, spread in model.typical.values() for value in (center, 1 / spread)]
             numbers += [1 / value for value in model.scale.values()]
+            numbers += [1 / value for smallest, largest in model.sizes.values() for value in (smallest, largest)]
             if not all(math.isfinite(value) for value in numbers) or set(model.weights) - set(model.scale):
                 raise ValueError("numbers are missing or not finite")
         except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
@@ -191,7 +199,7 @@ class QualityModel:
 
     def save(self, path: StrPath, **facts: Any) -> None:
         """Write ``quality.json``; ``facts`` stand beside the model."""
-        write_json(path, {"format": _FORMAT, "model": asdict(self), **facts})
+        write_json(path, {"format": QUALITY_FORMAT, "model": asdict(self), **facts})
 
     def predict(self, signals: Mapping[str, float]) -> float:
         """Return the predicted Dice, the mean over the foreground classes, from the signals of :meth:`judged`."""
@@ -202,8 +210,9 @@ class QualityModel:
         return float(np.clip(total, 0.0, 1.0))
 
     def judged(self, frame: FramePrediction) -> dict[str, float]:
-        """Return the signals of a segmented volume, with how atypical it is."""
-        return {**frame.signals, "atypical": atypicality(volume_statistics(frame), self.typical)}
+        """Return the signals of a segmented volume, with how atypical it is and whether its structures are whole."""
+        signals = {**frame.signals, "atypical": atypicality(volume_statistics(frame), self.typical)}
+        return {**signals, "sized": sizedness(frame.volumes, self.sizes)} if self.sizes else signals
 
     def light(self, signals: Mapping[str, float]) -> str:
         """Return ``"red"`` where a failure is predicted, ``"green"`` where one is unlikely, else ``"amber"``.
@@ -237,6 +246,24 @@ def atypicality(statistics: Mapping[str, float], typical: Mapping[str, Sequence[
     """
     distances = [(statistics[name] - c) / r for name, (c, r) in typical.items() if name in statistics]
     return math.log1p(math.sqrt(sum(d * d for d in distances) / len(distances))) if distances else 0.0
+
+
+def sizedness(volumes: Mapping[str, float], sizes: Mapping[str, Sequence[float]]) -> float:
+    r"""Return the smallest :math:`\min(1, v / a, b / v)` over the classes.
+
+    Args:
+        volumes: of the classes, in milliliters; 0 for one that is not given.
+        sizes: :math:`a` and :math:`b` of the classes.
+
+    Example:
+        >>> ranges = {"LV": [60.0, 200.0], "MYO": [80.0, 150.0]}
+        >>> sizedness({"LV": 100.0, "MYO": 300.0}, ranges), sizedness({"LV": 15.0, "MYO": 90.0}, ranges)
+        (0.5, 0.25)
+    """
+    return min(
+        (min(1.0, v / a, b / v) if (v := volumes.get(name, 0.0)) > 0 else 0.0 for name, (a, b) in sizes.items()),
+        default=1.0,
+    )
 
 
 def native_noise(stack: torch.Tensor) -> dict[str, float]:

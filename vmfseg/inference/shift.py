@@ -24,9 +24,9 @@ from vmfseg.inference.prediction import volume_statistics
 from vmfseg.utils import VmfError, numpy_rng, read_json, write_json
 from vmfseg.utils.io import StrPath
 
-__all__ = ["ShiftReference", "ShiftReport", "SubjectStatistics", "volume_statistics"]
+__all__ = ["SHIFT_FORMAT", "ShiftReference", "ShiftReport", "SubjectStatistics", "volume_statistics"]
 
-_FORMAT = "vmfseg-shift-1"
+SHIFT_FORMAT = "vmfseg-shift-1"
 _DRAWS = 4000
 _MIN_FREEDOM = 3
 _FLOOR = 1e-4
@@ -118,7 +118,7 @@ class ShiftReference:
         """
         content = read_json(path)
         try:
-            if content["format"] != _FORMAT:
+            if content["format"] != SHIFT_FORMAT:
                 raise ValueError(f"format {content['format']}")
             rows = tuple(tuple(float(value) for value in row) for row in content["values"])
             reference = cls(tuple(content["names"]), rows, tuple(content["domains"]))
@@ -137,7 +137,7 @@ class ShiftReference:
 
     def save(self, path: StrPath, **facts: Any) -> None:
         """Write ``shift.json``, with ``facts`` beside the statistics; it names domains and no subject."""
-        write_json(path, {"format": _FORMAT, **asdict(self), **facts})
+        write_json(path, {"format": SHIFT_FORMAT, **asdict(self), **facts})
 
     def compare(self, subjects: Sequence[SubjectStatistics], alpha: float = 0.05, seed: int = 0) -> ShiftReport:
         """Test whether new subjects differ from every source domain.

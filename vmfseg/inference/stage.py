@@ -16,8 +16,8 @@ from vmfseg.data import LoadVolumed
 from vmfseg.engines.stages.runner import say
 from vmfseg.inference.calibration import fit_quality, quality_cases
 from vmfseg.inference.predictor import Predictor
-from vmfseg.inference.quality import typical_ranges
-from vmfseg.inference.shift import ShiftReference
+from vmfseg.inference.quality import QUALITY_FORMAT, typical_ranges
+from vmfseg.inference.shift import SHIFT_FORMAT, ShiftReference
 from vmfseg.inference.spec import BundleSpec
 from vmfseg.inference.survey import group_subjects, survey
 from vmfseg.inference.tensors import tensors_digest
@@ -79,7 +79,8 @@ class CalibrationStage:
         self.labels, self.ckpt_dir, self.slices, self.rank = dict(labels), ckpt_dir, slices, rank
         self.space = {"pixdim": pixdim, "roi": image_size}
         self.max_volumes, self.batch_size = max_volumes, batch_size
-        self.fingerprint = {"slices": slices, "max_volumes": max_volumes, **(fingerprint or {})}
+        formats = [QUALITY_FORMAT, SHIFT_FORMAT]  # a run of an older version is calibrated again
+        self.fingerprint = {"slices": slices, "max_volumes": max_volumes, "formats": formats, **(fingerprint or {})}
 
     def run(self, folder: Path, resume: bool) -> Sequence[str]:
         """Calibrate and write."""

@@ -50,7 +50,7 @@ class Recipe:
     log_activations: bool = True
     pretraining: int = 0
     mixture: bool = False
-    joint: bool = True
+    joint: bool = False
     unlabeled: bool = True
     weights: dict[str, float] = field(
         default_factory=lambda: {"dice": 1.0, "cross_entropy": 1.0, "reconstruction": 0.1, "clustering": 1.0}

@@ -18,7 +18,7 @@ from vmfseg.utils import sha256_file
 STAGES = [
     pytest.param(r"^pretraining: (?!90)\d+/90", id="pretraining"),
     pytest.param("^stage 2/5 kernels", id="kernels"),
-    pytest.param("^training: 4/8", id="training"),
+    pytest.param("^training: 8/16", id="training"),
     pytest.param("^stage 4/5 calibration", id="calibration"),
     pytest.param("^stage 5/5 evaluation", id="evaluation"),
 ]
@@ -38,7 +38,7 @@ def _good(run):
 
 def test_a_training_killed_in_the_middle_goes_on_bit_for_bit(bundle_run, undisturbed):
     run = bundle_run()
-    code, _ = run.interrupt("^training: 4/8")
+    code, _ = run.interrupt("^training: 8/16")
     assert code == -signal.SIGKILL
     assert not run.model.exists()
     assert _good(run) >= 2
@@ -46,7 +46,7 @@ def test_a_training_killed_in_the_middle_goes_on_bit_for_bit(bundle_run, undistu
     assert result.returncode == 0, result.stderr
     assert "stage 1/5 pretraining: done already" in result.stdout
     assert "stage 3/5 training: resumed" in result.stdout
-    assert "training: 2/8" not in result.stdout
+    assert "training: 4/16" not in result.stdout
     assert run.digest() == undisturbed.digest()
     assert (run.output / "metrics.json").read_bytes() == (undisturbed.output / "metrics.json").read_bytes()
     assert not list(run.output.rglob(".vmfseg-*"))
@@ -104,7 +104,7 @@ def test_another_seed_gives_another_model_and_leaves_the_first(bundle_run, undis
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_vmfseg_train_says_so_in_one_line(bundle_run, undisturbed, number):
     run = bundle_run()
-    code, error = run.interrupt("^training: 4/8", number, program="vmfseg")
+    code, error = run.interrupt("^training: 8/16", number, program="vmfseg")
     assert code == 130
     assert error.strip() == "interrupted; --resume goes on from the last checkpoint"
     assert _good(run) >= 2
@@ -117,7 +117,7 @@ def test_an_interrupted_vmfseg_train_says_so_in_one_line(bundle_run, undisturbed
 @pytest.mark.slow
 def test_a_damaged_newest_checkpoint_costs_one_epoch(bundle_run, undisturbed):
     run = bundle_run()
-    run.interrupt("^training: 6/8")
+    run.interrupt("^training: 12/16")
     newest = checkpoints(run.output)[-1]
     newest.write_bytes(newest.read_bytes()[:-100])
     result = run.run(resume="True")
@@ -130,7 +130,7 @@ def test_a_damaged_newest_checkpoint_costs_one_epoch(bundle_run, undisturbed):
 def test_a_full_disk_ends_with_6_and_leaves_the_last_checkpoint(bundle_run, undisturbed):
     """The limit on file sizes stands in for a disk that fills up: writing fails with EFBIG."""
     run = bundle_run()
-    run.interrupt("^training: 4/8")
+    run.interrupt("^training: 8/16")
     before = {path: path.read_bytes() for path in checkpoints(run.output)}
     assert before
     size = min(len(data) for path, data in before.items() if "training" in path.parent.name)

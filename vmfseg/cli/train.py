@@ -59,7 +59,7 @@ def train(
     ] = None,
     trust: Annotated[bool, typer.Option("--trust", help="Run a bundle that vmfseg bundle check refuses.")] = False,
 ) -> None:
-    """Train a bundle: pre-training, kernels, training, evaluation, calibration. Finished stages are skipped.
+    """Train a bundle: pre-training, kernels, training, calibration, evaluation. Finished stages are skipped.
 
     Every key of the bundle's train.json is an option, nested ones with ::
     between the parts. A key that the config does not have is an error.

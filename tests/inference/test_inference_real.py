@@ -44,3 +44,13 @@ def test_real_scans_are_segmented_on_their_own_grid(part, name, classes, tmp_pat
             assert np.array_equal(scan.header[field], labels.header[field]), (job.image.name, field)
         assert len(np.unique(labels.dataobj)) > 1
         assert job.beside("overlay", ".png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_labels_of_real_scans_follow_their_axes(tmp_path):
+    bundle = write_tiny_bundle(tmp_path / "bundles", tiny_network())
+    predictor = Predictor.from_bundle(bundle, "cpu")
+    scan = nib.load(next(iter(sorted((FOLDER / "cardiac").glob("sunnybrook*_ED.nii.gz")))))
+    expected = predictor(scan)
+    for orientation in ([[2, 1], [0, -1], [1, 1]], [[1, -1], [0, 1], [2, -1]]):
+        turned = predictor(scan.as_reoriented(np.array(orientation, dtype=float)))
+        assert np.array_equal(turned.dataobj, expected.as_reoriented(np.array(orientation, dtype=float)).dataobj)

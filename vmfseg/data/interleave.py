@@ -10,12 +10,13 @@ from typing import Any
 
 import torch
 
+from vmfseg.data.epochs import EpochCounter
 from vmfseg.data.loader import SliceLoader
 
 __all__ = ["InterleavedLoader"]
 
 
-class InterleavedLoader:
+class InterleavedLoader(EpochCounter):
     r"""Yield a labeled batch, then ``ratio`` unlabeled ones, and so on.
 
     An unlabeled batch has no key ``label``; the loss decides which terms apply. Each stream goes on where it stopped,
@@ -79,33 +80,12 @@ class InterleavedLoader:
         self.labeled, self.unlabeled, self.joint = labeled, unlabeled, joint
         self.ratio = ratio if unlabeled is not None else 0
         self.steps = len(labeled) if steps_per_epoch is None else steps_per_epoch
-        self._epoch, self._start = 0, 0
 
     def __len__(self) -> int:
         return self.steps if self.joint else self.steps * (1 + self.ratio)
 
-    @property
-    def epoch(self) -> int:
-        """The epoch of the next iteration."""
-        return self._epoch
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iteration; without it, every iteration is the next epoch."""
-        self._epoch = int(epoch)
-
-    def start_at(self, iteration: int) -> None:
-        """Skip the first batches of the next iteration; nothing is loaded for them.
-
-        Raises:
-            ValueError: if the epoch is shorter.
-        """
-        if not 0 <= iteration <= len(self):
-            raise ValueError(f"iteration must be 0 to {len(self)}, got {iteration}.")
-        self._start = int(iteration)
-
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        epoch, start = self._epoch, self._start
-        self._epoch, self._start = epoch + 1, 0
+        epoch, start = self._begin()
         period = 1 if self.joint else 1 + self.ratio
         with_label = -(-start // period)  # labeled batches before the start
         without = start * self.ratio if self.joint else start - with_label

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from vmfseg.data.epochs import EpochCounter
 from vmfseg.data.order import SliceOrder
 from vmfseg.data.slices import SliceDataset
 from vmfseg.transforms import presence_labels
@@ -27,7 +28,7 @@ Augment = Callable[[Mapping[str, Any], Sequence[int]], dict[str, Any]]
 _Spec = tuple[int, list[int], list[int]]  # epoch, slices, how often each came before in this epoch
 
 
-class SliceLoader:
+class SliceLoader(EpochCounter):
     """Iterate over a :class:`~vmfseg.data.SliceDataset` in batches.
 
     A batch is a dictionary: ``image`` ``(B, 1, H, W)``; ``label`` ``(B, 1, H, W)`` and ``presence`` ``(B, N - 1)``
@@ -97,34 +98,13 @@ class SliceLoader:
                 f"batch_size must be at most the number of slices with drop_last, got {batch_size} for "
                 f"{len(self._order)}. Set drop_last=False."
             )
-        self._epoch, self._start = 0, 0
         self._plan: tuple[int, list[_Spec]] = (-1, [])
 
     def __len__(self) -> int:
         return self._length
 
-    @property
-    def epoch(self) -> int:
-        """The epoch of the next iteration."""
-        return self._epoch
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iteration."""
-        self._epoch = int(epoch)
-
-    def start_at(self, iteration: int) -> None:
-        """Skip the first batches of the next iteration; nothing is loaded for them.
-
-        Raises:
-            ValueError: if the epoch is shorter.
-        """
-        if not 0 <= iteration <= len(self):
-            raise ValueError(f"iteration must be 0 to {len(self)}, got {iteration}.")
-        self._start = int(iteration)
-
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        epoch, start = self._epoch, self._start
-        self._epoch, self._start = epoch + 1, 0
+        epoch, start = self._begin()
         yield from self.stream(epoch * len(self) + start, len(self) - start)
 
     def stream(self, start: int, count: int) -> Generator[dict[str, Any], None, None]:

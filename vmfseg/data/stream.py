@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
+from vmfseg.data.epochs import EpochCounter
 from vmfseg.data.loader import SliceLoader
 
 __all__ = ["SliceStream"]
 
 
-class SliceStream:
+class SliceStream(EpochCounter):
     """Cut the endless stream of a loader into epochs of ``steps_per_epoch`` batches.
 
     With :math:`s` steps an epoch, step :math:`i` of epoch :math:`e` is batch :math:`es + i` of the loader, counted over
@@ -41,17 +42,11 @@ class SliceStream:
         if steps_per_epoch < 1:
             raise ValueError(f"steps_per_epoch must be at least 1, got {steps_per_epoch}.")
         self.loader, self.steps = loader, steps_per_epoch
-        self._epoch = 0
 
     def __len__(self) -> int:
         return self.steps
 
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iteration; without it, every iteration is the next epoch."""
-        self._epoch = int(epoch)
-
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        epoch = self._epoch
-        self._epoch = epoch + 1
-        with closing(self.loader.stream(epoch * self.steps, self.steps)) as batches:
+        epoch, start = self._begin()
+        with closing(self.loader.stream(epoch * self.steps + start, self.steps - start)) as batches:
             yield from batches

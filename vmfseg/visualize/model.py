@@ -72,7 +72,7 @@ def load_run_model(
         manifest = read_json(beside) if beside.is_file() else {}
     settings = {**config, **dict(manifest.get("settings", {}))}
     network = _network(home, settings, weights_path)
-    source = resolve_section(settings, "source")
+    source = resolve_section(settings, "source", without="given")  # which only a running program knows
     if not dataset_dir and manifest.get("phantom") is False:
         raise VmfError(
             "VMF324",
@@ -91,8 +91,8 @@ def load_run_model(
     return RunModel(network, experiment, pixdim, size, known is None or known == experiment.fingerprint, plain)
 
 
-def resolve_section(config: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the arguments of a section, references to top-level values followed.
+def resolve_section(config: Mapping[str, Any], name: str, without: str = "") -> dict[str, Any]:
+    """Return the arguments of a section but one, references to top-level values followed.
 
     Raises:
         VmfError: VMF322 if the section is missing or holds an expression.
@@ -104,7 +104,8 @@ def resolve_section(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     section = config.get(name)
     if not isinstance(section, Mapping):
         raise _unclear(name, "no such section")
-    return {key: _follow(config, value, f"{name}::{key}", ()) for key, value in section.items() if key != "_target_"}
+    left_out = ("_target_", without)
+    return {key: _follow(config, value, f"{name}::{key}", ()) for key, value in section.items() if key not in left_out}
 
 
 def _follow(config: Mapping[str, Any], value: Any, place: str, seen: tuple[str, ...]) -> Any:

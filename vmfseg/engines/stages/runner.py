@@ -142,7 +142,8 @@ def say(text: str, rank: int = 0) -> None:
 def _remove_halves(folder: Path) -> None:
     """Remove half-written files of a process that was killed; the lock says that no other one writes."""
     for leftover in folder.glob(".vmfseg-*"):
-        leftover.unlink()
+        if leftover.is_file():
+            leftover.unlink()
 
 
 def _digest(value: Mapping[str, Any]) -> str:

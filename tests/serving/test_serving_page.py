@@ -2,6 +2,7 @@
 """The page in a real browser: it loads, runs a model, shows masks and kernels, and explains a voxel."""
 
 import os
+import time
 from pathlib import Path
 
 import nibabel as nib
@@ -111,6 +112,9 @@ def test_frames_of_a_cine_and_a_refusal(browser, own_server):
     server = own_server()
     bad = nib.Nifti1Image(np.full((20, 20, 3), np.nan, np.float32), np.eye(4))
     nib.save(bad, server.studies / "broken.nii.gz")
+    deadline = time.monotonic() + 30  # the server looks at its folder again after a moment
+    while "broken" not in server.get("/datastore/?output=all").json()["objects"]:
+        assert time.monotonic() < deadline
     browser.open(server.url)
     browser.wait("document.body?.dataset.ready")
     choose(browser, "cine")

@@ -39,6 +39,7 @@ class Recipe:
 
     method: str = "vmfnet"  # or unet, vmfpseudo
     iterations: int = 300
+    passes: int = 1  # labelled batches for each of the iterations
     learning_rate: float = 1e-3
     decay: float = 0.9  # learning rate to zero, (1 - t)**0.9
     channels: tuple[int, ...] = (16, 32, 64, 128, 128)
@@ -72,8 +73,10 @@ class Recipe:
     )
 
 
+_UNET = Recipe(method="unet", weights={"dice": 1.0, "cross_entropy": 1.0}, ramps={}, unlabeled=False)
 METHODS = {
-    "unet": Recipe(method="unet", weights={"dice": 1.0, "cross_entropy": 1.0}, ramps={}, unlabeled=False),
+    "unet": _UNET,
+    "unet_long": replace(_UNET, passes=2),  # as many optimizer steps as the others take with and without labels
     "vmfnet": Recipe(),
     "vmfpseudo": Recipe(  # initialized differently, as the paper says: no shared encoder, no shared kernels
         method="vmfpseudo",
@@ -81,6 +84,23 @@ METHODS = {
         ramps={"cross_pseudo": (0.3, 1.0)},
     ),
 }
+
+#: What a recipe of the vMF methods is chosen from, target by target; the first is the default.
+CANDIDATES: dict[str, dict[str, Any]] = {
+    "in turn": {},
+    "one batch": {"joint": True},
+    "in turn, clustering rises": {"rising": ("clustering",)},
+}
+
+
+def candidate(method: str, name: str, iterations: int) -> Recipe:
+    """Return the recipe of a method, varied as :data:`CANDIDATES` says (the U-Net has no such choice)."""
+    recipe = replace(METHODS[method], iterations=iterations)
+    if recipe.method == "unet":
+        return recipe
+    changes = dict(CANDIDATES[name])
+    rising = changes.pop("rising", ())
+    return replace(recipe, ramps={**recipe.ramps, **dict.fromkeys(rising, (0.3, 1.0))}, **changes)
 
 
 class PlainUNet(torch.nn.Module):
@@ -155,14 +175,17 @@ def heart_problem(target: str, seed: int, folder: str = "") -> Problem:
     return Problem(experiment, pixdim=2.5, size=64)
 
 
-def cord_problem(target: str, seed: int, folder: str) -> Problem:
-    """Real cords: one labelled scan of each source site, the rest unlabelled; validation on the labelled scans."""
+def cord_problem(target: str, seed: int, folder: str, without: str = "") -> Problem:
+    """Real cords: one labelled scan of each source site, the rest unlabelled; validation on the labelled scans.
+
+    The site ``without`` is not read at all.
+    """
     table = Path(tempfile.mkdtemp()) / "datalist.csv"
     seen: set[str] = set()
     with open(table, "w", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(["image", "label", "domain", "subject"])
-        for path in _cords(folder):
+        for path in (path for path in _cords(folder) if _site(path) != without):
             label = path.with_name(path.name.replace(".nii.gz", "_label.nii.gz"))
             site = _site(path)
             labeled = site == target or site not in seen
@@ -204,7 +227,7 @@ def train(problem: Problem, recipe: Recipe, seed: int) -> torch.nn.Module:
     loss = VMFLoss(recipe.weights, ramps=recipe.ramps)
     arguments: dict[str, Any] = {
         "device": "cpu",
-        "max_epochs": -(-recipe.iterations // steps),
+        "max_epochs": -(-recipe.iterations * recipe.passes // steps),
         "train_data_loader": loader,
         "loss_function": loss,
         "train_handlers": [GradientClipHandler(0.1), RampHandler(loss)],
@@ -244,4 +267,15 @@ def _site(path: Path) -> str:
     return path.name.split("_")[0]
 
 
-__all__ = ["METHODS", "Problem", "Recipe", "cord_problem", "heart_problem", "replace", "train", "train_and_score"]
+__all__ = [
+    "CANDIDATES",
+    "METHODS",
+    "Problem",
+    "Recipe",
+    "candidate",
+    "cord_problem",
+    "heart_problem",
+    "replace",
+    "train",
+    "train_and_score",
+]

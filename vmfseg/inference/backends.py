@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from vmfseg.inference.deploy import Explained, ExplainedNetwork, deploy, run_batch
+from vmfseg.inference.onnx_winograd import read_with_winograd
 from vmfseg.inference.packages import require_package
 from vmfseg.inference.probe import guard_int8
 from vmfseg.networks import VMFNet
@@ -44,7 +45,7 @@ class TorchBackend:
 
     def __init__(self, network: VMFNet, device: torch.device | str = "cpu") -> None:
         self.device = torch.device(device)
-        ready: Any = deploy(network)
+        ready: Any = deploy(network, portable=self.device.type != "cpu")
         self.network = ExplainedNetwork(ready).to(self.device)
 
     def __call__(self, batch: torch.Tensor) -> Explained:
@@ -70,7 +71,8 @@ class OnnxBackend:
         options = runtime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         try:
-            self.session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+            content = read_with_winograd(Path(path))
+            self.session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # ONNX Runtime has no common class for what it raises
             raise _unusable(path, error) from error
         self.input = self.session.get_inputs()[0].name

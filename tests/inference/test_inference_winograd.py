@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from vmfseg.inference.deploy import deploy
+from vmfseg.inference.onnx_winograd import read_with_winograd
+from vmfseg.inference.winograd import MIN_CHANNELS, WinogradConv2d, filter_transform, tile_transforms
+from vmfseg.networks import VMFNet
+
+
+def conv(ins: int, outs: int, **kwargs) -> nn.Conv2d:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Conv2d(ins, outs, 3, **{"padding": 1, **kwargs})
+
+
+def image(*shape: int) -> torch.Tensor:
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize(
+    ("ins", "outs", "size"),
+    [
+        pytest.param(128, 128, (16, 16), id="whole-tiles"),
+        pytest.param(128, 192, (17, 22), id="tiles-over-the-edge"),
+        pytest.param(192, 128, (60, 75), id="several-blocks"),
+    ],
+)
+def test_it_is_the_convolution_in_double_precision_up_to_rounding(ins, outs, size):
+    plain, x = conv(ins, outs), image(2, ins, *size)
+    with torch.no_grad():
+        exact = nn.functional.conv2d(x.double(), plain.weight.double(), plain.bias.double(), padding=1)
+        found = WinogradConv2d(plain)(x)
+        error, direct = ((y - exact).abs().max().item() for y in (found, plain(x)))
+    assert found.shape == exact.shape
+    assert error < 8 * direct  # the points were chosen for that; the textbook's give 30
+
+
+def test_one_tile_by_the_formula_itself():
+    """The definition, with no blocks and no layout: 36 products for 16 outputs."""
+    weight = conv(3, 5).weight.detach()
+    to_spectrum, to_pixels = tile_transforms()
+    tile = image(3, 6, 6)
+    spectra = to_spectrum @ tile.flatten(1).T  # 36 × in
+    products = torch.einsum("kc,kco->ko", spectra, filter_transform(weight))
+    found = (to_pixels @ products).T.view(5, 4, 4)
+    torch.testing.assert_close(found, nn.functional.conv2d(tile[None], weight)[0])
+
+
+def test_a_slice_does_not_depend_on_its_neighbors_bit_for_bit():
+    layer, x = WinogradConv2d(conv(128, 128)), image(5, 128, 24, 20)
+    assert torch.equal(layer(x)[3:4], layer(x[3:4]))
+    assert torch.equal(layer(x), layer(x.contiguous(memory_format=torch.channels_last)))
+
+
+def test_images_of_a_few_tiles_go_the_plain_way():
+    plain, x = conv(128, 128), image(2, 128, 12, 12)
+    with torch.no_grad():
+        assert torch.equal(WinogradConv2d(plain)(x), plain(x))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(nn.Conv2d(256, 256, 3, padding=1, stride=2), id="stride"),
+        pytest.param(nn.Conv2d(256, 256, 3, padding=2, dilation=2), id="dilation"),
+        pytest.param(nn.Conv2d(256, 256, 3), id="no-padding"),
+        pytest.param(nn.Conv2d(256, 256, 3, padding=1, padding_mode="reflect"), id="reflection"),
+        pytest.param(nn.Conv2d(256, 256, 3, padding=1, groups=2), id="groups"),
+        pytest.param(nn.Conv2d(256, 256, 1), id="1x1"),
+        pytest.param(nn.Conv2d(MIN_CHANNELS - 1, 256, 3, padding=1), id="few-channels"),
+        pytest.param(nn.Conv2d(256, 256, 3, padding=1).half(), id="half"),
+        pytest.param(nn.ConvTranspose2d(256, 256, 3, padding=1), id="transposed"),
+    ],
+)
+def test_other_layers_stay_as_they_are(other):
+    assert not WinogradConv2d.fits(other)
+    assert WinogradConv2d.fits(conv(256, 256))
+
+
+@pytest.fixture(scope="module")
+def wide() -> VMFNet:
+    return VMFNet(channels=(16, 128, 128), hidden_channels=16, level=1, seed=0).eval()
+
+
+def test_only_copies_that_stay_here_have_it(wide):
+    x = image(3, 1, 64, 48)
+    here, portable = deploy(wide, portable=False), deploy(wide)
+    assert sum(isinstance(module, WinogradConv2d) for module in here.modules()) == 4
+    assert not any(isinstance(module, WinogradConv2d) for module in (*portable.modules(), *wide.modules()))
+    with torch.no_grad():
+        torch.testing.assert_close(here(x), wide(x), rtol=1e-4, atol=1e-5)
+
+
+def test_onnx_runtime_gets_the_same_function_and_the_file_stays_plain(wide, tmp_path):
+    onnx, runtime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
+    path, x = tmp_path / "wide.onnx", image(3, 1, 72, 64)  # 72 / 2 = 36 and 72 / 4 = 18: not whole tiles
+    torch.onnx.export(
+        deploy(wide).to(memory_format=torch.contiguous_format),
+        (x,),
+        str(path),
+        dynamo=True,
+        external_data=False,
+        dynamic_shapes={"x": {0: torch.export.Dim("batch", min=1)}},
+        verbose=False,
+    )
+    before = path.read_bytes()
+    content = read_with_winograd(path)
+    assert path.read_bytes() == before
+
+    def products(model) -> int:
+        return sum(node.op_type == "MatMul" for node in model.graph.node)
+
+    def layers(model) -> int:
+        return sum(node.op_type == "Conv" for node in model.graph.node)
+
+    plain, changed = onnx.load(str(path)), onnx.load_from_string(content)
+    onnx.checker.check_model(changed)
+    assert layers(plain) - layers(changed) == 4
+    assert products(changed) - products(plain) == 12
+    answers = []
+    for model in (before, content):
+        session = runtime.InferenceSession(model, providers=["CPUExecutionProvider"])
+        answers.append([session.run(None, {session.get_inputs()[0].name: x[:k].numpy()})[0] for k in (1, 3)])
+    for one, other in zip(*answers, strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-5)
+
+
+def test_an_onnx_file_with_nothing_to_gain_is_taken_as_it_is(tmp_path):
+    pytest.importorskip("onnx")
+    path = tmp_path / "narrow.onnx"
+    torch.onnx.export(
+        conv(8, 8).eval(), (image(1, 8, 32, 32),), str(path), dynamo=True, external_data=False, verbose=False
+    )
+    assert read_with_winograd(path) == path.read_bytes()

@@ -4,8 +4,12 @@
 One command, fixed seeds: ``python benchmarks/generalisation.py`` (phantom hearts, all four vendors in turn) or
 ``python benchmarks/generalisation.py --data cords --folder DIR`` (real cords, all sites in turn). All methods get the
 same labelled slices, the same number of labelled batches, the same augmentation and Dice + cross-entropy on the labels;
-the last weights are scored, so nothing is selected; the U-Net sees no unlabelled data. Every finished run is a line of
-a JSON-lines file, so that the command goes on where it was stopped; the table is written from that file.
+the last weights are scored, so nothing is selected; the U-Net sees no unlabelled data. ``unet_long`` is the U-Net with
+twice the labelled batches: as many optimizer steps as the others take with and without labels.
+
+The recipe is the default one for all targets; with ``--chosen`` it is, for each target, the one that its sources chose
+(``choice.py``). Every finished run is a line of a JSON-lines file, so that the command goes on where it was stopped;
+the tables are written from that file.
 """
 
 from __future__ import annotations
@@ -17,19 +21,32 @@ import time
 from pathlib import Path
 
 import torch
-from common import METHODS, Problem, cord_problem, heart_problem, replace, train_and_score
+from common import CANDIDATES, METHODS, Problem, candidate, cord_problem, heart_problem, train_and_score
 
 RESULTS = Path(__file__).parent / "results"
+DEFAULT = next(iter(CANDIDATES))
+BASELINES = ("unet", "unet_long")
+#: Labelled batches.
+ITERATIONS = {"hearts": 600, "cords": 400}
 
 
-def table(rows: list[dict], title: str) -> str:
+def table(rows: list[dict], title: str, remark: str) -> str:
     """Return a Markdown table: method × target, mean ± sd over seeds, and the source-validation Dice."""
     targets = sorted({row["target"] for row in rows})
     methods = [m for m in METHODS if any(row["method"] == m for row in rows)]
     classes = list(rows[0]["classes"])
     budget = ", ".join(str(n) for n in sorted({row["iterations"] for row in rows}))
     seeds = sorted({row["seed"] for row in rows})
-    lines = [f"# {title}", "", f"Seeds {seeds}, {budget} labelled batches; Dice per volume on the native grid.", ""]
+    lines = [
+        f"# {title}",
+        "",
+        f"Seeds {seeds}, {budget} labelled batches; Dice per volume on the native grid. {remark}",
+    ]
+    lines += [
+        "",
+        "unet_long: the U-Net with twice the labelled batches, as many optimizer steps as the vMF methods.",
+        "",
+    ]
     header = ["method", *[f"target {t}" for t in targets], "mean over targets", *classes, "source validation", "CPU s"]
     lines += ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     for method in methods:
@@ -43,14 +60,14 @@ def table(rows: list[dict], title: str) -> str:
         cells.append(f"{statistics.mean(row['cpu_seconds'] for row in mine):.0f}")
         lines.append("| " + " | ".join(cells) + " |")
     lines += ["", *_by_class(rows, methods, targets, classes)]
-    for other in [m for m in methods if m != "unet"]:
-        pairs = _pairs(rows, other)
+    for other, base in [(m, b) for m in methods for b in BASELINES if m not in BASELINES]:
+        pairs = _pairs(rows, other, base)
         if pairs:
             wins = sum(a > b for a, b in pairs)
             gain = [a - b for a, b in pairs]
             lines.append("")
             lines.append(
-                f"{other} minus U-Net: {_spread(gain, sign=True)} over {len(pairs)} pairs of target and seed, "
+                f"{other} minus {base}: {_spread(gain, sign=True)} over {len(pairs)} pairs of target and seed, "
                 f"better in {wins}."
             )
     return "\n".join(lines) + "\n"
@@ -66,8 +83,8 @@ def _by_class(rows: list[dict], methods: list[str], targets: list[str], classes:
     return lines
 
 
-def _pairs(rows: list[dict], other: str) -> list[tuple[float, float]]:
-    unet = {(r["target"], r["seed"]): r["mean_dice"] for r in rows if r["method"] == "unet"}
+def _pairs(rows: list[dict], other: str, base: str) -> list[tuple[float, float]]:
+    unet = {(r["target"], r["seed"]): r["mean_dice"] for r in rows if r["method"] == base}
     return [
         (r["mean_dice"], unet[r["target"], r["seed"]])
         for r in rows
@@ -89,37 +106,51 @@ def main() -> None:
     parser.add_argument("--targets", default="", help="comma-separated; all by default")
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--seeds", default="0,1")
-    parser.add_argument("--iterations", type=int, default=600, help="labelled batches, the same for every method")
+    parser.add_argument("--iterations", type=int, default=0, help="labelled batches; default 600, cords 400")
+    parser.add_argument("--chosen", action="store_true", help="for each target the recipe that its sources chose")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--output", default="", help="JSON-lines file; default results/generalisation_<data>.jsonl")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     output = Path(arguments.output or RESULTS / f"generalisation_{arguments.data}.jsonl")
-    rows = [json.loads(line) for line in output.read_text().splitlines()] if output.is_file() else []
-    done = {(row["method"], row["target"], row["seed"]) for row in rows}
+    iterations = arguments.iterations or ITERATIONS[arguments.data]
+    chosen = json.loads((RESULTS / f"choice_{arguments.data}.json").read_text()) if arguments.chosen else {}
+
+    def recipe_of(method: str, target: str) -> str:
+        return DEFAULT if method in BASELINES else chosen.get(target, DEFAULT)
+
+    done = {(row["method"], row["target"], row["seed"], row.get("recipe", DEFAULT)) for row in _read(output)}
     for seed in (int(s) for s in arguments.seeds.split(",")):
         problems = Problem.domains(arguments.data, arguments.folder)
         for target in arguments.targets.split(",") if arguments.targets else problems:
             problem = None
             for method in arguments.methods.split(","):
-                if (method, target, seed) in done:
+                name = recipe_of(method, target)
+                if (method, target, seed, name) in done:
                     continue
                 if problem is None:
                     make = heart_problem if arguments.data == "hearts" else cord_problem
                     problem = make(target, seed, arguments.folder)
                 start = time.process_time()
-                recipe = replace(METHODS[method], iterations=arguments.iterations)
-                row = train_and_score(problem, recipe, seed)
-                row = {"method": method, "target": target, "seed": seed, "iterations": recipe.iterations, **row}
-                row["cpu_seconds"] = round(time.process_time() - start)
-                rows.append(row)
+                row = train_and_score(problem, candidate(method, name, iterations), seed)
+                known = {"method": method, "target": target, "seed": seed, "recipe": name, "iterations": iterations}
+                row = {**known, **row, "cpu_seconds": round(time.process_time() - start)}
                 output.parent.mkdir(parents=True, exist_ok=True)
                 with open(output, "a") as stream:
                     stream.write(json.dumps(row) + "\n")
                 print(json.dumps(row), flush=True)
-    text = table(rows, f"Generalisation to unseen domains, {arguments.data}")
-    output.with_suffix(".md").write_text(text)
+    rows = [r for r in _read(output) if r.get("recipe", DEFAULT) == recipe_of(r["method"], r["target"])]
+    remark = f"vMF methods: {DEFAULT}, the default."
+    if chosen:
+        remark = "vMF methods, chosen by the sources of each target alone: "
+        remark += "; ".join(f"{target} {name}" for target, name in chosen.items()) + "."
+    text = table(rows, f"Generalisation to unseen domains, {arguments.data}", remark)
+    output.with_name(output.stem + ("_chosen" if chosen else "") + ".md").write_text(text)
     print(text)
+
+
+def _read(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
 
 
 if __name__ == "__main__":

@@ -55,19 +55,19 @@ class TorchBackend:
 
 
 class OnnxBackend:
-    """An exported network in ONNX Runtime, on the CPU.
+    """An exported network in ONNX Runtime, on the CPU; wide convolutions go Winograd's way, see :mod:`.onnx_winograd`.
 
     Args:
         path: ``model.onnx`` of :func:`vmfseg.inference.export_bundle`.
 
     Raises:
-        VmfError: VMF530 if ONNX Runtime is not installed, VMF337 if the file is no network of ours.
+        VmfError: VMF530 if ONNX Runtime or onnx is not installed, VMF337 if the file is no network of ours.
     """
 
     name = "onnx"
 
     def __init__(self, path: StrPath) -> None:
-        runtime = require_package("onnxruntime")
+        runtime, _ = require_package("onnxruntime"), require_package("onnx")
         options = runtime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         try:

@@ -17,12 +17,11 @@ import numpy.typing as npt
 import torch
 
 from vmfseg.inference.packages import require_package
-from vmfseg.inference.winograd import MIN_TILES, SPAN, TILE, filter_transform, tile_transforms
+from vmfseg.inference.winograd import MIN_CHANNELS, MIN_TILES, SPAN, TILE, filter_transform, tile_transforms
 
-__all__ = ["MIN_CHANNELS", "read_with_winograd"]
+__all__ = ["read_with_winograd"]
 
-#: Fewest channels, in and out: more than in torch, since here whole batches pass through memory.
-MIN_CHANNELS = 128
+_TO_SPECTRUM, _TO_PIXELS = "winograd/to_spectrum", "winograd/to_pixels"
 
 
 def read_with_winograd(path: Path) -> bytes:
@@ -45,8 +44,8 @@ def read_with_winograd(path: Path) -> bytes:
             continue
         if not used:
             to_spectrum, to_pixels = tile_transforms()
-            graph.initializer.append(onnx.numpy_helper.from_array(to_spectrum.numpy(), "winograd/to_spectrum"))
-            graph.initializer.append(onnx.numpy_helper.from_array(to_pixels.numpy(), "winograd/to_pixels"))
+            graph.initializer.append(onnx.numpy_helper.from_array(to_spectrum.numpy(), _TO_SPECTRUM))
+            graph.initializer.append(onnx.numpy_helper.from_array(to_pixels.numpy(), _TO_PIXELS))
             used = True
         bias = weights.get(node.input[2]) if len(node.input) > 2 else None
         writer = _Writer(onnx, node, shape[2:], onnx.numpy_helper.to_array(kernel))
@@ -78,35 +77,38 @@ class _Writer:
         down, across = -(-height // TILE), -(-width // TILE)
         spare = [0, 1, 1, 0, 0, TILE * down - height + 1, TILE * across - width + 1, 0]
         flat = self._whole("flat", SPAN * SPAN, -1)
-        x = self.node.input[0]
-        for number, (operation, inputs, attributes) in enumerate(
+        filters = self._constant("filters", filter_transform(torch.tensor(self.kernel)).numpy())
+        shift = self._constant("bias", np.zeros(outs, np.float32) if bias is None else bias)
+        steps: list[tuple[str, list[str], dict[str, Any]]] = [  # "" stands for what the step before gave
+            ("Transpose", [self.node.input[0]], {"perm": [0, 2, 3, 1]}),
+            ("Pad", ["", self._whole("pads", *spare)], {}),
+            ("Gather", ["", self._windows("rows", down)], {"axis": 1}),
+            ("Gather", ["", self._windows("columns", across)], {"axis": 2}),
+            ("Reshape", ["", self._whole("tiles", -1, down, SPAN, across, SPAN, ins)], {}),
+            ("Transpose", [""], {"perm": [2, 4, 0, 1, 3, 5]}),
+            ("Reshape", ["", flat], {}),
+            ("MatMul", [_TO_SPECTRUM, ""], {}),
+            ("Reshape", ["", self._whole("spectra", SPAN * SPAN, -1, ins)], {}),
+            ("MatMul", ["", filters], {}),
+            ("Reshape", ["", flat], {}),
+            ("MatMul", [_TO_PIXELS, ""], {}),
+            ("Reshape", ["", self._whole("pixels", TILE, TILE, -1, down, across, outs)], {}),
+            ("Transpose", [""], {"perm": [2, 3, 0, 4, 1, 5]}),
+            ("Reshape", ["", self._whole("image", -1, TILE * down, TILE * across, outs)], {}),
             (
-                ("Transpose", [], {"perm": [0, 2, 3, 1]}),
-                ("Pad", [self._whole("pads", *spare)], {}),
-                ("Gather", [self._windows("rows", down)], {"axis": 1}),
-                ("Gather", [self._windows("columns", across)], {"axis": 2}),
-                ("Reshape", [self._whole("tiles", -1, down, SPAN, across, SPAN, ins)], {}),
-                ("Transpose", [], {"perm": [2, 4, 0, 1, 3, 5]}),
-                ("Reshape", [flat], {}),
-                ("MatMul", ["winograd/to_spectrum"], {}),
-                ("Reshape", [self._whole("spectra", SPAN * SPAN, -1, ins)], {}),
-                ("MatMul", [self._constant("filters", filter_transform(torch.tensor(self.kernel)).numpy())], {}),
-                ("Reshape", [flat], {}),
-                ("MatMul", ["winograd/to_pixels"], {}),
-                ("Reshape", [self._whole("pixels", TILE, TILE, -1, down, across, outs)], {}),
-                ("Transpose", [], {"perm": [2, 3, 0, 4, 1, 5]}),
-                ("Reshape", [self._whole("image", -1, TILE * down, TILE * across, outs)], {}),
-                ("Slice", [self._whole("from", 0, 0), self._whole("to", height, width), self._whole("axes", 1, 2)], {}),
-                ("Add", [self._constant("bias", np.zeros(outs, np.float32) if bias is None else bias)], {}),
-                ("Transpose", [], {"perm": [0, 3, 1, 2]}),
-            )
-        ):
-            last = operation == "Transpose" and attributes["perm"] == [0, 3, 1, 2]
-            result = self.node.output[0] if last else f"{self.prefix}/{number}"
-            first = inputs and inputs[0] in ("winograd/to_spectrum", "winograd/to_pixels")
-            arguments = [*inputs, x] if first else [x, *inputs]
-            yield self.onnx.helper.make_node(operation, arguments, [result], name=f"{self.prefix}/{number}", **attributes)
-            x = result
+                "Slice",
+                ["", *(self._whole(*ends) for ends in (("from", 0, 0), ("to", height, width), ("axes", 1, 2)))],
+                {},
+            ),
+            ("Add", ["", shift], {}),
+            ("Transpose", [""], {"perm": [0, 3, 1, 2]}),
+        ]
+        result = ""
+        for number, (operation, inputs, attributes) in enumerate(steps):
+            arguments = [name or result for name in inputs]
+            result = self.node.output[0] if number == len(steps) - 1 else f"{self.prefix}/{number}"
+            name = f"{self.prefix}/{number}"
+            yield self.onnx.helper.make_node(operation, arguments, [result], name=name, **attributes)
 
     def _constant(self, name: str, value: npt.NDArray[Any]) -> str:
         full = f"{self.prefix}/{name}"

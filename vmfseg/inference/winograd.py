@@ -7,12 +7,12 @@ an output tile :math:`Y` of 4 × 4 pixels comes from the 6 × 6 pixels :math:`d`
 .. math:: Y = A^\top \Big[ \sum_c (G g_c G^\top) \odot (B^\top d_c B) \Big] A ,
 
 with :math:`G g_c G^\top` known in advance. Over all tiles the sum is 36 products of matrices, tiles × channels in ×
-channels out: 36 multiplications for 16 outputs instead of 144. It is the same function in exact arithmetic. Rounding depends on
-the six points at which the polynomials behind :math:`A, B, G` are evaluated; with
+channels out: 36 multiplications for 16 outputs instead of 144. It is the same function in exact arithmetic. Rounding
+depends on the six points at which the polynomials behind :math:`A, B, G` are evaluated; with
 :math:`0, \pm\frac58, \pm\frac32, \infty` it is a quarter of what the textbook's :math:`0, \pm1, \pm2, \infty` give.
 
-The transforms cost time that grows with the channels, not with their product, so few channels do not gain; nor do images
-of a few tiles, for which the transformed filters, four times as many numbers, are too much to fetch.
+The transforms cost time that grows with the channels, not with their product, so few channels do not gain; nor do
+images of a few tiles, for which the transformed filters, four times as many numbers, are too much to fetch.
 """
 
 from __future__ import annotations
@@ -66,8 +66,9 @@ def _matrices() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 def tile_transforms() -> tuple[torch.Tensor, torch.Tensor]:
-    r"""Return the transforms of flattened tiles: :math:`B^\top \otimes B^\top` (36 × 36) and :math:`A^\top \otimes
-    A^\top` (16 × 36).
+    r"""Return the transforms of flattened tiles.
+
+    Shape: :math:`B^\top \otimes B^\top` ``(36, 36)`` and :math:`A^\top \otimes A^\top` ``(16, 36)``.
     """
     a, b, _ = _matrices()
     return torch.kron(b, b).float(), torch.kron(a, a).float()
@@ -101,6 +102,11 @@ class WinogradConv2d(nn.Module):
         ...     bool((WinogradConv2d(conv)(image) - conv(image)).abs().max() < 1e-5)
         True
     """
+
+    spectra: torch.Tensor
+    bias: torch.Tensor
+    to_spectrum: torch.Tensor
+    to_pixels: torch.Tensor
 
     def __init__(self, conv: nn.Conv2d) -> None:
         super().__init__()

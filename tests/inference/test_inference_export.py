@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from inference_bundle import SIZE, smooth_slices, tiny_network
+from inference_bundle import SIZE, smooth_slices, tiny_network, write_tiny_bundle
 from monai.data import load_net_with_metadata
 from safetensors.torch import save_file
 
@@ -94,8 +94,6 @@ def test_onnx_has_monais_names_and_any_number_of_slices(own_bundle, network):
 
 def test_networks_with_assigned_kernels_export(tmp_path):
     pytest.importorskip("onnxruntime")
-    from inference_bundle import write_tiny_bundle
-
     from vmfseg.networks import VMFNet
 
     network = VMFNet(
@@ -128,3 +126,28 @@ def test_a_foreign_file_is_no_backend(own_bundle):
     path.write_bytes(b"no onnx at all")
     with pytest.raises(VmfError, match="VMF337"):
         OnnxBackend(path)
+
+
+def test_int8_is_calibrated_on_the_bundles_own_slices_and_runs(tmp_path):
+    pytest.importorskip("nncf")
+    openvino = pytest.importorskip("openvino")
+    network = tiny_network(kappa=4.0)  # smooth activations: untrained networks have near ties at every edge
+    root = write_tiny_bundle(tmp_path, network)
+    config = root / "configs" / "inference.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "kappa": 4.0}))
+    stored = (255 * smooth_slices(16, SIZE, torch.Generator().manual_seed(5))).round().to(torch.uint8)
+    save_file({"slices": stored}, root / "models" / "calibration.safetensors")
+    report = export_bundle(root, "openvino", int8=True)
+    assert (report.int8, report.real, report.slices) == (True, True, 8)
+    assert report.dice > 0.95
+    model = openvino.Core().read_model(root / "models" / "model_int8.xml")
+    kinds: dict[str, int] = {}
+    for layer in model.get_ordered_ops():
+        if layer.get_type_name() == "FakeQuantize":
+            source = layer.input_value(0).get_node().get_type_name()
+            kinds[source] = kinds.get(source, 0) + 1
+    # layers read eight bits after these; nothing of the vMF layer (Divide, Exp, Select, Softmax, Sqrt) and no image
+    assert set(kinds) <= {"Relu", "Interpolate", "Add", "Constant", "Convert"}
+    assert kinds["Relu"] >= 4
+    prediction = Predictor.from_bundle(root, "cpu", "openvino-int8").backend(stored[:2].float() / 255)
+    assert prediction.logits.shape == (2, 4, SIZE, SIZE)

@@ -15,7 +15,7 @@ from pathlib import Path
 from vmfseg.utils import VmfError
 from vmfseg.utils.io import StrPath
 
-__all__ = ["ISA_CAP", "guard_int8", "runs"]
+__all__ = ["ISA_CAP", "guard_int8", "run_child", "runs"]
 
 #: The environment under which oneDNN does not use AMX.
 ISA_CAP = {"ONEDNN_MAX_CPU_ISA": "AVX10_1_512"}
@@ -53,13 +53,17 @@ def guard_int8(path: StrPath) -> None:
 
 def runs(path: Path, environment: dict[str, str]) -> tuple[int, str]:
     """Run a model once in a child process and return its exit code (0 is well) with what went wrong."""
-    command = [sys.executable, "-c", _PROGRAM, str(path)]
+    return run_child([sys.executable, "-c", _PROGRAM, str(path)], environment, 300)
+
+
+def run_child(command: list[str], environment: dict[str, str], seconds: float) -> tuple[int, str]:
+    """Run a program of ours in a child process and return its exit code (0 is well) with what went wrong."""
     try:
-        done = subprocess.run(  # noqa: S603 - our own interpreter and program, the path is one argument
-            command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=300, check=False
+        done = subprocess.run(  # noqa: S603 - our own interpreter and program, paths are single arguments
+            command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=seconds, check=False
         )
     except subprocess.TimeoutExpired:
-        return 1, "no answer within 300 s"
+        return 1, f"no answer within {seconds:.0f} s"
     if done.returncode < 0:
         return done.returncode, f"killed by signal {-done.returncode}"
     return done.returncode, done.stderr.strip().splitlines()[-1] if done.stderr.strip() else ""

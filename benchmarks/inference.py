@@ -7,7 +7,7 @@ U-Net computed and thrown away, the image reconstructed and thrown away. Against
 Runtime, OpenVINO and OpenVINO int8. All run in one process, interleaved; a round gives one ratio of CPU seconds and the
 median of the ratios counts, so that a busy machine slows all alike.
 
-The network is trained for a moment first (untrained ones have near ties everywhere and mislead), on phantom vendors A,
+The network is trained for 600 steps first (untrained ones have near ties everywhere and mislead), on phantom vendors A,
 B and C; its weights are kept in the cache folder. Labels are compared on the benchmark volume, on phantom volumes of
 each vendor and, with ``--real FOLDER``, on real scans.
 
@@ -55,8 +55,9 @@ from vmfseg.networks.encoder import UpBlock
 from vmfseg.transforms import BatchAugment, slice_space_transforms
 from vmfseg.utils import numpy_rng
 
-#: Speed-up over the port that is wanted.
+#: Speed-up over the port that is wanted; ONNX Runtime and OpenVINO: of one of them.
 WANTED = {"torch": 2.0, "onnx": 2.3, "openvino": 2.3, "openvino-int8": 6.0}
+EITHER = ("onnx", "openvino")
 INT8_DICE = 0.99
 #: Side of the squares that the network is trained on.
 CROP = 80
@@ -239,7 +240,7 @@ def measure(runs: dict[str, Callable[[], np.ndarray]], rounds: int) -> tuple[dic
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=300, help="training steps")
+    parser.add_argument("--steps", type=int, default=600, help="training steps")
     parser.add_argument("--real", default="", help="folder with real heart scans, to compare int8 labels on")
     parser.add_argument("--quick", action="store_true", help="small network and images; figures mean nothing")
     args = parser.parse_args()
@@ -262,18 +263,23 @@ def main() -> int:
         machine = torch.backends.cpu.get_cpu_capability()
         print(f"torch {torch.__version__}, {machine}, {torch.get_num_threads()} thread(s), {args.rounds} rounds")
         print(f"the port's multiplications are {multiplications(port) / multiplications(network):.2f} times ours\n")
-        missed = []
+        missed, ratios = [], {}
         print(f"{'':14}{'CPU s':>8}{'speed-up':>10}{'wanted':>8}   labels against the port's")
         for name in runs:
-            ratios = [a / b for a, b in zip(seconds["port"], seconds[name], strict=True)]
-            ratio, wanted = statistics.median(ratios), WANTED.get(name, 1.0)
+            found = [a / b for a, b in zip(seconds["port"], seconds[name], strict=True)]
+            ratio, wanted = statistics.median(found), WANTED.get(name, 1.0)
+            ratios[name] = ratio
             equal = float((labels[name] == labels["port"]).mean())
             score = dice(labels[name], labels["port"])
             print(f"{name:14}{statistics.median(seconds[name]):8.2f}{ratio:10.2f}{wanted:8.1f}   ", end="")
             print(f"{100 * equal:.4f} % equal, Dice {score:.4f}")
             enough = score >= INT8_DICE if name.endswith("int8") else equal == 1.0
-            if ratio < wanted or not enough:
-                missed.append(name)
+            if not enough:
+                missed.append(f"labels of {name}")
+            if ratio < wanted and name not in EITHER:
+                missed.append(f"speed of {name}")
+        if max(ratios[name] for name in EITHER) < min(WANTED[name] for name in EITHER):
+            missed.append("speed of " + " or ".join(EITHER))
         missed += compare_int8(predictors, args.real)
     print(f"\nclasses found: {np.unique(labels['port']).tolist()}")
     print("MISSED: " + ", ".join(missed) if missed else "all met")

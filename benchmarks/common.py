@@ -6,7 +6,6 @@ from __future__ import annotations
 import csv
 import tempfile
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +78,9 @@ class Recipe:
 _UNET = Recipe(method="unet", weights={"dice": 1.0, "cross_entropy": 1.0}, ramps={}, unlabeled=False)
 METHODS = {
     "unet": _UNET,
-    "unet_long": replace(_UNET, passes=2),  # as many optimizer steps as the others take with and without labels
+    "unet_long": replace(
+        _UNET, passes=2
+    ),  # as many optimizer steps as the others take, in turn with and without labels
     "vmfnet": Recipe(),
     "vmfpseudo": Recipe(  # initialized differently, as the paper says: no shared encoder, no shared kernels
         method="vmfpseudo",
@@ -87,6 +88,9 @@ METHODS = {
         ramps={"cross_pseudo": (0.3, 1.0)},
     ),
 }
+
+#: Labelled batches.
+ITERATIONS = {"hearts": 600, "cords": 400}
 
 #: What a recipe of the vMF methods is chosen from, target by target; the first is the default.
 CANDIDATES: dict[str, dict[str, Any]] = {
@@ -126,6 +130,7 @@ class Problem:
     experiment: Experiment
     pixdim: float
     size: int
+    place: Any = None  # a temporary folder that has to last as long
     _datasets: dict[str, Any] = field(default_factory=dict)
 
     @staticmethod
@@ -181,10 +186,12 @@ def heart_problem(target: str, seed: int, folder: str = "") -> Problem:
 def cord_problem(target: str, seed: int, folder: str, without: str = "") -> Problem:
     """Real cords: one labelled scan of each source site, the rest unlabelled; validation on the labelled scans.
 
-    Only slices that somebody annotated count, see :func:`_annotated`. The site ``without`` is not read at all.
+    A cord goes through every slice, so an empty mask is no mask (6 of 20 slices of chum): slices at the ends of a stack
+    that nobody annotated are left out of labelled and of scored scans. Taken for background, they would teach that a
+    cord is none, and count a cord that is found as a mistake. The site ``without`` is not read at all.
     """
-    folder = _annotated(folder)
-    table = Path(tempfile.mkdtemp()) / "datalist.csv"
+    place = tempfile.TemporaryDirectory(prefix="vmfseg-cords-")
+    table = Path(place.name) / "datalist.csv"
     seen: set[str] = set()
     with open(table, "w", newline="") as stream:
         writer = csv.writer(stream)
@@ -193,12 +200,16 @@ def cord_problem(target: str, seed: int, folder: str, without: str = "") -> Prob
             label = path.with_name(path.name.replace(".nii.gz", "_label.nii.gz"))
             site = _site(path)
             labeled = site == target or site not in seen
+            filled = np.asarray(nib.load(label).dataobj).any(axis=(0, 1)).nonzero()[0] if labeled else np.zeros(0, int)
+            kept = slice(filled[0], filled[-1] + 1) if len(filled) else slice(None)
+            for file in (path, label) if labeled else (path,):
+                nib.save(nib.load(file).slicer[:, :, kept], Path(place.name) / file.name)
             writer.writerow([path.name, label.name if labeled else "", site, path.name[:-7]])
             seen.add(site)
     labels = {0: "background", 1: "GM", 2: "WM"}
-    datalist = FolderDataset(folder, table, labels=labels).datalist()
+    datalist = FolderDataset(place.name, table, labels=labels).datalist()
     split = leave_one_domain_out(datalist, target, labeled_fraction=1.0, validation_fraction=0.0)
-    return Problem(Experiment(datalist, split), pixdim=0.5, size=64)
+    return Problem(Experiment(datalist, split), pixdim=0.5, size=64, place=place)
 
 
 def train_and_score(problem: Problem, recipe: Recipe, seed: int, unseen: bool = True) -> dict[str, Any]:
@@ -263,22 +274,6 @@ def _network(recipe: Recipe, classes: int, seed: int) -> torch.nn.Module:
     )
 
 
-@lru_cache(maxsize=1)
-def _annotated(folder: str) -> str:
-    """Copy the cords to a folder of our own, without the slices at the ends of a stack that nobody annotated.
-
-    A cord goes through every slice, so an empty mask is no mask (6 of 20 slices of chum). Taken for background, it
-    teaches that a cord is none, and counts a cord that is found as a mistake.
-    """
-    place = Path(tempfile.mkdtemp(prefix="vmfseg-cords-"))
-    for path in _cords(folder):
-        label = path.with_name(path.name.replace(".nii.gz", "_label.nii.gz"))
-        filled = np.asarray(nib.load(label).dataobj).any(axis=(0, 1)).nonzero()[0]
-        for file in (path, label):
-            nib.save(nib.load(file).slicer[:, :, filled[0] : filled[-1] + 1], place / file.name)
-    return str(place)
-
-
 def _cords(folder: str) -> list[Path]:
     return sorted(path for path in Path(folder).glob("*.nii.gz") if not path.name.endswith("_label.nii.gz"))
 
@@ -289,6 +284,7 @@ def _site(path: Path) -> str:
 
 __all__ = [
     "CANDIDATES",
+    "ITERATIONS",
     "METHODS",
     "Problem",
     "Recipe",

@@ -5,7 +5,7 @@ One command, fixed seeds: ``python benchmarks/generalisation.py`` (phantom heart
 ``python benchmarks/generalisation.py --data cords --folder DIR`` (real cords, all sites in turn). All methods get the
 same labelled slices, the same number of labelled batches, the same augmentation and Dice + cross-entropy on the labels;
 the last weights are scored, so nothing is selected; the U-Net sees no unlabelled data. ``unet_long`` is the U-Net with
-twice the labelled batches: as many optimizer steps as the others take with and without labels.
+twice the labelled batches: as many optimizer steps as the others take, in turn with and without labels.
 
 The recipe is the default one for all targets; with ``--chosen`` it is, for each target, the one that its sources chose
 (``choice.py``). Every finished run is a line of a JSON-lines file, so that the command goes on where it was stopped;
@@ -21,13 +21,11 @@ import time
 from pathlib import Path
 
 import torch
-from common import CANDIDATES, METHODS, Problem, candidate, cord_problem, heart_problem, train_and_score
+from common import CANDIDATES, ITERATIONS, METHODS, Problem, candidate, cord_problem, heart_problem, train_and_score
 
 RESULTS = Path(__file__).parent / "results"
 DEFAULT = next(iter(CANDIDATES))
 BASELINES = ("unet", "unet_long")
-#: Labelled batches.
-ITERATIONS = {"hearts": 600, "cords": 400}
 
 
 def table(rows: list[dict], title: str, remark: str) -> str:
@@ -42,11 +40,9 @@ def table(rows: list[dict], title: str, remark: str) -> str:
         "",
         f"Seeds {seeds}, {budget} labelled batches; Dice per volume on the native grid. {remark}",
     ]
-    lines += [
-        "",
-        "unet_long: the U-Net with twice the labelled batches, as many optimizer steps as the vMF methods.",
-        "",
-    ]
+    if "unet_long" in methods:
+        lines += ["", "unet_long: the U-Net with twice the labelled batches, as many steps as the others take in turn."]
+    lines.append("")
     header = ["method", *[f"target {t}" for t in targets], "mean over targets", *classes, "source validation", "CPU s"]
     lines += ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     for method in methods:
@@ -114,26 +110,29 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     output = Path(arguments.output or RESULTS / f"generalisation_{arguments.data}.jsonl")
     iterations = arguments.iterations or ITERATIONS[arguments.data]
-    chosen = json.loads((RESULTS / f"choice_{arguments.data}.json").read_text()) if arguments.chosen else {}
+    choice = RESULTS / f"choice_{arguments.data}.json"
+    if arguments.chosen and not choice.is_file():
+        parser.error(f"--chosen needs {choice.name}, which choice.py --data {arguments.data} writes")
+    chosen = json.loads(choice.read_text()) if arguments.chosen else {}
 
     def recipe_of(method: str, target: str) -> str:
-        return DEFAULT if method in BASELINES else chosen.get(target, DEFAULT)
+        return DEFAULT if method in BASELINES or not chosen else chosen[target]
 
-    done = {(row["method"], row["target"], row["seed"], row.get("recipe", DEFAULT)) for row in _read(output)}
+    done = {_key(row) for row in _read(output)}
     for seed in (int(s) for s in arguments.seeds.split(",")):
         problems = Problem.domains(arguments.data, arguments.folder)
         for target in arguments.targets.split(",") if arguments.targets else problems:
             problem = None
             for method in arguments.methods.split(","):
                 name = recipe_of(method, target)
-                if (method, target, seed, name) in done:
+                known = {"method": method, "target": target, "seed": seed, "recipe": name, "iterations": iterations}
+                if _key(known) in done:
                     continue
                 if problem is None:
                     make = heart_problem if arguments.data == "hearts" else cord_problem
                     problem = make(target, seed, arguments.folder)
                 start = time.process_time()
                 row = train_and_score(problem, candidate(method, name, iterations), seed)
-                known = {"method": method, "target": target, "seed": seed, "recipe": name, "iterations": iterations}
                 row = {**known, **row, "cpu_seconds": round(time.process_time() - start)}
                 output.parent.mkdir(parents=True, exist_ok=True)
                 with open(output, "a") as stream:
@@ -147,6 +146,10 @@ def main() -> None:
     text = table(rows, f"Generalisation to unseen domains, {arguments.data}", remark)
     output.with_name(output.stem + ("_chosen" if chosen else "") + ".md").write_text(text)
     print(text)
+
+
+def _key(row: dict) -> tuple:
+    return row["method"], row["target"], row["seed"], row.get("recipe", DEFAULT), row["iterations"]
 
 
 def _read(path: Path) -> list[dict]:

@@ -264,6 +264,7 @@ def main() -> int:
         print(f"torch {torch.__version__}, {machine}, {torch.get_num_threads()} thread(s), {args.rounds} rounds")
         print(f"the port's multiplications are {multiplications(port) / multiplications(network):.2f} times ours\n")
         missed, ratios = [], {}
+        print("wanted of onnx and openvino: of one of the two")
         print(f"{'':14}{'CPU s':>8}{'speed-up':>10}{'wanted':>8}   labels against the port's")
         for name in runs:
             found = [a / b for a, b in zip(seconds["port"], seconds[name], strict=True)]

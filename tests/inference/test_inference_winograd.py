@@ -4,9 +4,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from monai.data import MetaTensor
 from torch import nn
 
-from vmfseg.inference.deploy import deploy
+from vmfseg.inference.deploy import DeployedInferer, deploy
 from vmfseg.inference.onnx_winograd import read_with_winograd
 from vmfseg.inference.winograd import MIN_CHANNELS, WinogradConv2d, filter_transform, tile_transforms
 from vmfseg.networks import VMFNet
@@ -137,3 +138,49 @@ def test_an_onnx_file_with_nothing_to_gain_is_taken_as_it_is(tmp_path):
         conv(8, 8).eval(), (image(1, 8, 32, 32),), str(path), dynamo=True, external_data=False, verbose=False
     )
     assert read_with_winograd(path) == path.read_bytes()
+
+
+def test_a_convolution_whose_bias_is_computed_stays(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    helper, array = onnx.helper, onnx.numpy_helper.from_array
+    plain = conv(128, 128)
+    nodes = [
+        helper.make_node("Identity", ["b"], ["bias"]),
+        helper.make_node("Conv", ["x", "w", "bias"], ["y"], pads=[1, 1, 1, 1], kernel_shape=[3, 3]),
+    ]
+    sides = [1, 128, 32, 32]
+    graph = helper.make_graph(
+        nodes,
+        "computed bias",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, sides)],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, sides)],
+        [array(plain.weight.detach().numpy(), "w"), array(plain.bias.detach().numpy(), "b")],
+    )
+    path = tmp_path / "computed.onnx"
+    onnx.save(helper.make_model(graph), str(path))
+    assert read_with_winograd(path) == path.read_bytes()
+
+
+def test_a_layer_that_it_cannot_stand_for_is_refused_and_none_is_replaced_twice(wide):
+    with pytest.raises(ValueError, match="conv must be 3 x 3 with stride 1"):
+        WinogradConv2d(conv(128, 128, stride=2))
+    ready = deploy(deploy(wide, portable=False), portable=False)
+    assert sum(isinstance(module, WinogradConv2d) for module in ready.modules()) == 4
+
+
+def test_lower_precision_around_it_does_not_reach_it():
+    plain, x = conv(128, 128), image(1, 128, 20, 20)
+    layer = WinogradConv2d(plain)
+    with torch.autocast("cpu", dtype=torch.float16):
+        found = layer(x)
+    assert found.dtype == torch.float32
+    assert torch.equal(found, layer(x))
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 5])
+def test_a_wide_network_does_not_depend_on_the_batch_size_and_takes_meta_tensors(wide, batch_size):
+    volume = MetaTensor(image(1, 1, 64, 48, 5))
+    found = DeployedInferer(batch_size)(volume, wide)
+    assert torch.equal(found, DeployedInferer(5)(volume.as_tensor(), wide))
+    single = DeployedInferer(4)(volume[..., 0], wide)
+    assert torch.equal(single.as_tensor(), found[..., 0])

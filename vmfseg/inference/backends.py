@@ -59,6 +59,7 @@ class OnnxBackend:
 
     Args:
         path: ``model.onnx`` of :func:`vmfseg.inference.export_bundle`.
+        plain: run the file as it is, without Winograd's convolutions.
 
     Raises:
         VmfError: VMF530 if ONNX Runtime or onnx is not installed, VMF337 if the file is no network of ours.
@@ -66,12 +67,12 @@ class OnnxBackend:
 
     name = "onnx"
 
-    def __init__(self, path: StrPath) -> None:
+    def __init__(self, path: StrPath, plain: bool = False) -> None:
         runtime, _ = require_package("onnxruntime"), require_package("onnx")
         options = runtime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         try:
-            content = read_with_winograd(Path(path))
+            content = Path(path).read_bytes() if plain else read_with_winograd(Path(path))
             self.session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # ONNX Runtime has no common class for what it raises
             raise _unusable(path, error) from error

@@ -26,9 +26,9 @@ def deploy(network: nn.Module, portable: bool = True) -> nn.Module:
     r"""Return a copy of a network for inference: same logits up to rounding, half the time or less on a CPU.
 
     Batch norm is folded into the convolution before it, :math:`W' = W \gamma / \sqrt{v + \epsilon}`; composer and
-    presence head are left out, since no logit depends on them; convolutions keep channels last; on a CPU those of many
-    channels go :class:`Winograd's way <vmfseg.inference.winograd.WinogradConv2d>`. The copy is in eval mode and its
-    parameters need no gradient.
+    presence head are left out, since no logit depends on them; convolutions keep channels last. Unless the copy is to
+    be portable, those of many channels go :class:`Winograd's way <vmfseg.inference.winograd.WinogradConv2d>` on a CPU.
+    The copy is in eval mode and its parameters need no gradient.
 
     Args:
         network: a :class:`VMFNet` or any module; it stays as it is.

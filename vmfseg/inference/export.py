@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from monai.data import save_net_with_metadata
 
-from vmfseg.inference.backends import OnnxBackend, OpenVINOBackend, TorchBackend
-from vmfseg.inference.deploy import Explained, ExplainedNetwork, deploy
+from vmfseg.inference.backends import OnnxBackend, OpenVINOBackend
+from vmfseg.inference.deploy import Explained, ExplainedNetwork, deploy, run_batch
 from vmfseg.inference.int8 import quantize
 from vmfseg.inference.packages import require_package
 from vmfseg.inference.probe import guard_int8
@@ -192,7 +192,7 @@ def _write_onnx(network: VMFNet, spec: BundleSpec, slices: torch.Tensor, path: P
         dynamic_shapes={"x": {0: torch.export.Dim("batch", min=1)}},
         verbose=False,
     )
-    return OnnxBackend(path)
+    return OnnxBackend(path, plain=True)  # what is judged is the file, not what this machine makes of it
 
 
 def _write_openvino(network: VMFNet, spec: BundleSpec, slices: torch.Tensor, path: Path) -> Callable[..., Explained]:
@@ -253,8 +253,9 @@ def _compare(
     to: str,
     int8: bool,
 ) -> ExportReport:
-    reference = TorchBackend(network)
-    wanted = torch.cat([reference(batch).logits for batch in slices.split(4)])
+    plain: Any = deploy(network)
+    reference = ExplainedNetwork(plain)
+    wanted = torch.cat([run_batch(reference, batch).logits for batch in slices.split(4)])
     given = torch.cat([runner(batch).logits for batch in slices.split(3)])
     labels, others = wanted.argmax(dim=1), given.argmax(dim=1)
     overlaps = []

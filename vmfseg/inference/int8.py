@@ -4,7 +4,7 @@
 Only convolutions are worth it, and of those only the ones that cost time. All else stays in float32: the vMF layer,
 whose squared norms span four decades and would lose every faint feature to steps of a 255th of the largest; the first
 layer, which reads the image; the first one of the head, which reads activations; and other small ones. Together these
-have about a hundredth of the multiplications. Shifts that rounding brings about are measured layer by
+have a few hundredths of the multiplications. Shifts that rounding brings about are measured layer by
 layer, with the layers before in eight bits, and taken out of the biases.
 """
 

@@ -39,7 +39,7 @@ def read_with_winograd(path: Path) -> bytes:
     for node in graph.node:
         kernel = weights.get(node.input[1]) if node.op_type == "Conv" else None
         shape = shapes.get(node.input[0], ()) if kernel is not None else ()
-        if kernel is None or not _fits(onnx, node, kernel.dims, shape):
+        if kernel is None or not _fits(onnx, node, weights, shape):
             nodes.append(node)
             continue
         if not used:
@@ -122,13 +122,16 @@ class _Writer:
         return self._whole(name, *(TILE * tile + k for tile in range(count) for k in range(SPAN)))
 
 
-def _fits(onnx: Any, node: Any, kernel: Any, shape: tuple[int, ...]) -> bool:
+def _fits(onnx: Any, node: Any, weights: dict[str, Any], shape: tuple[int, ...]) -> bool:
+    kernel = weights[node.input[1]].dims
+    known = all(name in weights and weights[name].data_type == onnx.TensorProto.FLOAT for name in node.input[1:])
     given = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
     plain = {"pads": [1] * 4, "strides": [1, 1], "dilations": [1, 1], "group": 1, "auto_pad": b"NOTSET"}
     defaults = {**plain, "pads": [0] * 4}
     sides = shape[2:]
     return (
-        list(kernel[2:]) == [3, 3]
+        known
+        and list(kernel[2:]) == [3, 3]
         and all(given.get(name, defaults[name]) == value for name, value in plain.items())
         and min(kernel[:2]) >= MIN_CHANNELS
         and len(sides) == 2

@@ -40,7 +40,7 @@ MIN_CHANNELS = 128
 #: Fewest tiles of an image for which it pays to fetch the transformed filters.
 MIN_TILES = 16
 _POINTS = (0.0, 0.625, -0.625, 1.5, -1.5)
-#: Tiles at once, so that what they need stays in the cache.
+#: Tiles at once, so that memory is bounded and what they need stays near.
 _BLOCK = 324
 
 
@@ -90,10 +90,15 @@ class WinogradConv2d(nn.Module):
     Slices are taken one by one, so that what comes out for one does not depend on the others. Images of less than
     :data:`MIN_TILES` tiles go the plain way.
 
-    Shape: ``B i HW`` -> ``B o HW``, channels last in memory.
+    The transformed filters take four times the memory of the plain ones, which are kept beside them.
+
+    Shape: ``B i HW`` -> ``B o HW``, the channels next to each other in memory.
 
     Args:
-        conv: the convolution; see :meth:`fits`.
+        conv: the convolution, 3 × 3, stride 1, padding 1 with zeros, one group.
+
+    Raises:
+        ValueError: another convolution.
 
     Example:
         >>> conv = nn.Conv2d(128, 128, 3, padding=1)
@@ -110,6 +115,10 @@ class WinogradConv2d(nn.Module):
 
     def __init__(self, conv: nn.Conv2d) -> None:
         super().__init__()
+        if not _is_plain(conv):
+            raise ValueError(
+                f"conv must be 3 x 3 with stride 1, padding 1 with zeros and one group, got {conv}. Keep it as it is."
+            )
         self.conv, self.out_channels = conv, conv.out_channels
         to_spectrum, to_pixels = tile_transforms()
         bias = torch.zeros(conv.out_channels) if conv.bias is None else conv.bias.detach().clone()
@@ -126,20 +135,23 @@ class WinogradConv2d(nn.Module):
         """Return whether a module is a convolution that this one can stand for, and gains by it."""
         return (
             type(module) is nn.Conv2d
-            and (module.kernel_size, module.stride, module.dilation) == ((3, 3), (1, 1), (1, 1))
-            and (module.padding, module.padding_mode, module.groups) == ((1, 1), "zeros", 1)
+            and _is_plain(module)
             and min(module.in_channels, module.out_channels) >= MIN_CHANNELS
             and (module.weight.device.type, module.weight.dtype) == ("cpu", torch.float32)
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the convolution of ``x``."""
+        """Return the convolution of ``x``, in float32 whatever autocast says."""
+        with torch.autocast("cpu", enabled=False):
+            return self._convolve(x.float())
+
+    def _convolve(self, x: torch.Tensor) -> torch.Tensor:
         batch, channels, height, width = x.shape
         down, across = -(-height // TILE), -(-width // TILE)
         if down * across < MIN_TILES:
             return self.conv(x)  # type: ignore[no-any-return]
-        padded = x.new_zeros(TILE * down + 2, TILE * across + 2, channels)  # the frame stays zero
-        out = x.new_empty(batch, down, TILE, across, TILE, self.out_channels)
+        padded = x.new_zeros((TILE * down + 2, TILE * across + 2, channels))  # the frame stays zero
+        out = x.new_empty((batch, down, TILE, across, TILE, self.out_channels))
         rows = max(1, _BLOCK // across)
         row, column = padded.stride()[:2]
         for slice_, result in zip(x, out, strict=True):
@@ -157,9 +169,15 @@ class WinogradConv2d(nn.Module):
         return whole[:, :height, :width].permute(0, 3, 1, 2)
 
 
+def _is_plain(conv: nn.Conv2d) -> bool:
+    return (conv.kernel_size, conv.stride, conv.dilation) == ((3, 3), (1, 1), (1, 1)) and (
+        (conv.padding, conv.padding_mode, conv.groups) == ((1, 1), "zeros", 1)
+    )
+
+
 def use_winograd(network: nn.Module) -> None:
     """Replace, in place, every convolution that gains by it; the result is for inference only."""
-    for parent in list(network.modules()):
+    for parent in [module for module in network.modules() if not isinstance(module, WinogradConv2d)]:
         for name, child in list(parent.named_children()):
             if WinogradConv2d.fits(child):
                 setattr(parent, name, WinogradConv2d(child))  # type: ignore[arg-type]

@@ -47,8 +47,8 @@ def cord_rows(left_out: tuple[str, str], name: str, iterations: int, folder: str
     return rows
 
 
-def table(rows: list[dict], data: str) -> tuple[str, dict[str, str]]:
-    """Return a Markdown table and the choice for each target."""
+def table(rows: list[dict], data: str, names: list[str]) -> tuple[str, dict[str, str]]:
+    """Return a Markdown table of all that was run, and the choice from ``names`` for each target."""
     lines = [f"# The recipe that its sources choose for each target, {data}", ""]
     lines += [f"vMFNet, seed 0, {ITERATIONS[data]} labelled batches; Dice on what is left of the sources.", ""]
     chosen = {}
@@ -64,8 +64,8 @@ def table(rows: list[dict], data: str) -> tuple[str, dict[str, str]]:
             means[name] = statistics.mean(found.values())
             cells = [found[judge] for judge in judges] + ([means[name]] if len(judges) > 1 else [])
             lines.append("| " + " | ".join([name, *(f"{value:.4f}" for value in cells)]) + " |")
-        if len(means) == len(CANDIDATES):
-            chosen[target] = max(means, key=lambda name: means[name])
+        if all(name in means for name in names):
+            chosen[target] = max(names, key=lambda name: means[name])
             lines += ["", f"Chosen: {chosen[target]}."]
         lines.append("")
     return "\n".join(lines), chosen
@@ -75,7 +75,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", choices=("hearts", "cords"), default="hearts")
     parser.add_argument("--folder", default="", help="folder of the cords (images, *_label), for --data cords")
-    parser.add_argument("--recipes", default=";".join(CANDIDATES), help="semicolon-separated")
+    parser.add_argument("--recipes", default=";".join(CANDIDATES), help="candidates, semicolon-separated")
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -94,7 +94,7 @@ def main() -> None:
             with open(output, "a") as stream:
                 stream.writelines(json.dumps({"recipe": name, **row}) + "\n" for row in rows)
             print(name, rows, flush=True)
-    text, chosen = table(_read(output), arguments.data)
+    text, chosen = table(_read(output), arguments.data, arguments.recipes.split(";"))
     output.with_suffix(".md").write_text(text)
     if len(chosen) == len(domains):
         output.with_suffix(".json").write_text(json.dumps(chosen, indent=2) + "\n")

@@ -55,6 +55,30 @@ def test_new_scanners_are_found_and_the_nearest_domain_is_named():
     assert report.p_value < 0.01
 
 
+@pytest.mark.parametrize(
+    ("telling", "idle", "new"),
+    [
+        pytest.param(1.5, 0.0, True, id="what-tells-scanners-apart"),
+        pytest.param(0.0, 1.5, False, id="what-varies-between-subjects"),
+        pytest.param(0.0, 9.0, True, id="far-off-in-its-own-way"),
+    ],
+)
+def test_a_statistic_counts_by_how_well_it_tells_known_scanners_apart(telling, idle, new):
+    rng = np.random.default_rng(8)
+
+    def subjects(level, other, domain=""):
+        rows = rng.normal(0, 1, (8, 12)) + other
+        rows[:, 0] += level - other
+        return [SubjectStatistics({f"s{k}": float(v) for k, v in enumerate(row)}, domain) for row in rows]
+
+    reference = ShiftReference.from_subjects(
+        [s for d, x in zip("ABC", (0, 20, 40), strict=True) for s in subjects(x, 0, d)]
+    )
+    rest = subjects(40 + 1.5 * telling, 0)
+    rest = [SubjectStatistics({**s.values, "s5": s.values["s5"] + idle}) for s in rest]
+    assert reference.compare(rest).new is new
+
+
 def test_a_subject_that_comes_twice_is_one_subject():
     rng = np.random.default_rng(9)
     places = centers(rng)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vmfseg.inference.packages import require_package
+from vmfseg.inference.packages import check_package, require_package
 from vmfseg.inference.probe import ISA_CAP, run_child
 from vmfseg.utils import VmfError
 
@@ -48,7 +48,7 @@ def quantize(path: Path, slices: torch.Tensor) -> None:
         VmfError: VMF530 if nncf is not installed, VMF531 if eight bits do not run on this machine.
     """
     for package in ("openvino", "nncf"):
-        require_package(package)
+        check_package(package)
     with tempfile.TemporaryDirectory(prefix="vmfseg-int8-") as folder:
         file, made = Path(folder) / "slices.npy", Path(folder) / "int8.xml"
         np.save(file, slices.numpy())

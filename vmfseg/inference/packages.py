@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import Any
 
 from vmfseg.utils import VmfError
 
-__all__ = ["require_package"]
+__all__ = ["check_package", "require_package"]
 
 _EXTRAS = {"nncf": "int8"}
 
@@ -19,14 +20,28 @@ def require_package(module: str) -> Any:
     Raises:
         VmfError: VMF530 with the command that installs it.
     """
-    extra = _EXTRAS.get(module.partition(".")[0], "export")
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise VmfError(
-            "VMF530",
-            subject=module,
-            rule="this needs a package that is not installed",
-            found=str(error),
-            fix=f"pip install 'vmfseg[{extra}]'",
-        ) from error
+        raise _missing(module, str(error)) from error
+
+
+def check_package(module: str) -> None:
+    """Make sure that an optional package is there, without importing it into this process.
+
+    Raises:
+        VmfError: VMF530 with the command that installs it.
+    """
+    if importlib.util.find_spec(module) is None:
+        raise _missing(module, f"No module named '{module}'")
+
+
+def _missing(module: str, found: str) -> VmfError:
+    extra = _EXTRAS.get(module.partition(".")[0], "export")
+    return VmfError(
+        "VMF530",
+        subject=module,
+        rule="this needs a package that is not installed",
+        found=found,
+        fix=f"pip install 'vmfseg[{extra}]'",
+    )

@@ -4,7 +4,8 @@
 Both do the same maths on the same weights: a labelled step (Dice, reconstruction, clustering; backward; clipping;
 Adam), batch 4, 288 × 288, 17 455 173 parameters. The port loops over the samples in the vMF layer, the composition and
 the losses, computes the last up-stage of the U-Net that nothing uses, keeps the contiguous layout and clips and steps
-parameter by parameter. Ours is ``VMFNet`` with ``VMFLoss``, in the channels-last layout with fused Adam.
+parameter by parameter. Ours is ``VMFNet`` with ``VMFLoss`` and fused Adam, in the channels-last layout of the bundles,
+in which convolutions of many channels go Winograd's way (``vmfseg.networks.convolution``).
 
 The two alternate in one run; a round gives one ratio of CPU seconds and the median of the ratios counts, so that a busy
 machine slows both alike. Run ``python benchmarks/step.py``; it exits with 1 if the median is below 1.25.
@@ -31,6 +32,7 @@ from torch.nn import functional as F
 
 from vmfseg.losses import VMFLoss
 from vmfseg.networks import ReconstructionUNet, VMFNet
+from vmfseg.networks.convolution import Conv3x3
 from vmfseg.utils import torch_rng
 
 WANTED = 1.25
@@ -60,6 +62,9 @@ class Port(nn.Module):
         self.net = net
         self.dead = ReconstructionUNet(copy.deepcopy(net.encoder)).ups  # the up-stage whose result is thrown away
         self.dead_out = nn.Conv2d(64, 4, kernel_size=1)
+        for module in self.modules():
+            if isinstance(module, Conv3x3):
+                module.__class__ = nn.Conv2d  # the reference's layer
 
     def encode(self, x: torch.Tensor) -> torch.Tensor:
         """Return the features, and compute what nothing uses."""
@@ -175,19 +180,35 @@ def batch(size: int, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, 
     return (label / 4 + 0.2 * torch.rand(label.shape, generator=generator)).to(dtype), label.long()
 
 
+def gradients(
+    dtype: torch.dtype, size: int, layout: torch.memory_format
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Return the gradients of the parameters, of our form and of the port."""
+    net = network().to(dtype)
+    port = Port(copy.deepcopy(net)).to(dtype)
+    net = net.to(memory_format=layout)
+    image, label = batch(size, dtype)
+    our_step(net, torch.optim.SGD(net.parameters(), 0.0), image.to(memory_format=layout), label)
+    reference_step(port, torch.optim.SGD(port.parameters(), 0.0), image, label)
+    pairs = zip(net.parameters(), port.net.parameters(), strict=True)
+    both = [(a.grad, b.grad) for a, b in pairs if a.grad is not None and b.grad is not None]
+    return [a for a, _ in both], [b for _, b in both]
+
+
 def same_maths() -> float:
     """Return the largest difference of the gradients of both forms in double precision, relative to the largest."""
-    net = network().double()
-    port = Port(copy.deepcopy(net)).double()
-    image, label = batch(32, torch.float64)
-    our_step(net, torch.optim.SGD(net.parameters(), 0.0), image, label)
-    reference_step(port, torch.optim.SGD(port.parameters(), 0.0), image, label)
-    worst = 0.0
-    for ours, theirs in zip(net.parameters(), port.net.parameters(), strict=True):
-        if ours.grad is not None and theirs.grad is not None:
-            scale = max(float(theirs.grad.abs().max()), 1e-6)
-            worst = max(worst, float((ours.grad - theirs.grad).abs().max()) / scale)
-    return worst
+    ours, theirs = gradients(torch.float64, 32, torch.contiguous_format)
+    return max(float((a - b).abs().max()) / max(float(b.abs().max()), 1e-6) for a, b in zip(ours, theirs, strict=True))
+
+
+def rounding(layout: torch.memory_format) -> tuple[float, float]:
+    """Return the error of single precision, median over the filters: ours, the port's."""
+    exact = gradients(torch.float64, 96, torch.contiguous_format)[0]
+    errors = []
+    for found in gradients(torch.float32, 96, layout):
+        pairs = [(a, b) for a, b in zip(found, exact, strict=True) if b.ndim == 4]
+        errors.append(statistics.median(float((a - b).norm() / b.norm()) for a, b in pairs))
+    return errors[0], errors[1]
 
 
 def main() -> int:
@@ -197,13 +218,16 @@ def main() -> int:
     parser.add_argument("--contiguous", action="store_true", help="ours without the channels-last layout")
     args = parser.parse_args()
     print(f"one labelled step, batch 4, {args.size} x {args.size}, CPU seconds; torch {torch.__version__}, ", end="")
-    print(f"{torch.get_num_threads()} thread(s), {args.rounds} rounds after one to warm up")
-    print(f"same maths: gradients in double precision differ by {same_maths():.0e} of the largest\n")
+    print(f"{torch.get_num_threads()} thread(s), {torch.backends.cpu.get_cpu_capability()}, ", end="")
+    print(f"{args.rounds} rounds after one to warm up")
+    layout = torch.contiguous_format if args.contiguous else torch.channels_last
+    print(f"same maths: gradients in double precision differ by {same_maths():.0e} of the largest")
+    ours_off, port_off = rounding(layout)
+    print(f"single precision, gradients of the filters against double: port {port_off:.1e}, ours {ours_off:.1e}\n")
     image, label = batch(args.size)
     ours = network()
     print(f"{sum(p.numel() for p in ours.parameters()):,} parameters")
     port = Port(copy.deepcopy(ours))
-    layout = torch.contiguous_format if args.contiguous else torch.channels_last
     ours = ours.to(memory_format=layout)
     fast = torch.optim.Adam(ours.parameters(), 1e-4, fused=True)
     slow = torch.optim.Adam(port.parameters(), 1e-4, foreach=False)

@@ -9,7 +9,7 @@ from torch import nn
 
 from vmfseg.inference.deploy import DeployedInferer, deploy
 from vmfseg.inference.onnx_winograd import read_with_winograd
-from vmfseg.inference.winograd import MIN_CHANNELS, WinogradConv2d, filter_transform, tile_transforms
+from vmfseg.inference.winograd import MIN_CHANNELS, WinogradConv2d
 from vmfseg.networks import VMFNet
 
 
@@ -39,17 +39,6 @@ def test_it_is_the_convolution_in_double_precision_up_to_rounding(ins, outs, siz
         error, direct = ((y - exact).abs().max().item() for y in (found, plain(x)))
     assert found.shape == exact.shape
     assert error < 8 * direct  # the points were chosen for that; the textbook's give 30
-
-
-def test_one_tile_by_the_formula_itself():
-    """The definition, with no blocks and no layout: 36 products for 16 outputs."""
-    weight = conv(3, 5).weight.detach()
-    to_spectrum, to_pixels = tile_transforms()
-    tile = image(3, 6, 6)
-    spectra = to_spectrum @ tile.flatten(1).T  # 36 × in
-    products = torch.einsum("kc,kco->ko", spectra, filter_transform(weight))
-    found = (to_pixels @ products).T.view(5, 4, 4)
-    torch.testing.assert_close(found, nn.functional.conv2d(tile[None], weight)[0])
 
 
 def test_a_slice_does_not_depend_on_its_neighbors_bit_for_bit():

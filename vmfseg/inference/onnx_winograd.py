@@ -3,7 +3,7 @@
 
 The file of an export keeps plain convolutions, which every runtime knows and can choose its own way for. ONNX Runtime's
 own on a CPU is the direct one, so here the convolutions of many channels become the tiles, transforms and products of
-:mod:`vmfseg.inference.winograd`, as nodes that it has: gather, transpose, matrix product.
+:mod:`vmfseg.networks.winograd`, as nodes that it has: gather, transpose, matrix product.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import numpy.typing as npt
 import torch
 
 from vmfseg.inference.packages import require_package
-from vmfseg.inference.winograd import MIN_CHANNELS, MIN_TILES, SPAN, TILE, filter_transform, tile_transforms
+from vmfseg.inference.winograd import MIN_CHANNELS, MIN_TILES
+from vmfseg.networks.winograd import SPAN, TILE, filter_transform, tile_transforms
 
 __all__ = ["read_with_winograd"]
 
@@ -43,7 +44,7 @@ def read_with_winograd(path: Path) -> bytes:
             nodes.append(node)
             continue
         if not used:
-            to_spectrum, to_pixels = tile_transforms()
+            to_spectrum, to_pixels, _ = tile_transforms()
             graph.initializer.append(onnx.numpy_helper.from_array(to_spectrum.numpy(), _TO_SPECTRUM))
             graph.initializer.append(onnx.numpy_helper.from_array(to_pixels.numpy(), _TO_PIXELS))
             used = True

@@ -9,6 +9,8 @@ from torch import nn
 
 from vmfseg.utils.checks import check_choice
 
+from .convolution import Conv3x3
+
 __all__ = ["DoubleConv", "UpsamplingDecoder", "eager", "initialize_weights"]
 
 
@@ -44,7 +46,7 @@ class DoubleConv(nn.Sequential):
         conv, norm = Conv[Conv.CONV, spatial_dims], Norm[Norm.BATCH, spatial_dims]
         layers: list[nn.Module] = []
         for index, (i, o) in enumerate(((in_channels, mid_channels), (mid_channels, out_channels))):
-            layers.append(conv(i, o, kernel_size=3, padding=1))
+            layers.append(Conv3x3(i, o) if spatial_dims == 2 else conv(i, o, kernel_size=3, padding=1))
             if not linear:
                 layers.append(norm(o))
                 if index == 0 or last_activation == "relu":

@@ -54,6 +54,7 @@ class Recipe:
     pretraining: int = 0
     mixture: bool = False
     joint: bool = False
+    accumulation: int = 1  # batches whose gradients are added before a step
     unlabeled: bool = True
     weights: dict[str, float] = field(
         default_factory=lambda: {"dice": 1.0, "cross_entropy": 1.0, "reconstruction": 0.1, "clustering": 1.0}
@@ -97,6 +98,7 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "in turn": {},
     "one batch": {"joint": True},
     "in turn, clustering rises": {"rising": ("clustering",)},
+    "one step": {"accumulation": 2},  # in turn as above, but a step adds up a labelled and an unlabelled batch
 }
 
 
@@ -245,6 +247,7 @@ def train(problem: Problem, recipe: Recipe, seed: int) -> torch.nn.Module:
         "max_epochs": -(-recipe.iterations * recipe.passes // steps),
         "train_data_loader": loader,
         "loss_function": loss,
+        "accumulation_steps": recipe.accumulation,
         "train_handlers": [GradientClipHandler(0.1), RampHandler(loss)],
     }
     if recipe.method == "vmfpseudo":

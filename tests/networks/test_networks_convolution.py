@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 import torch
+from monai.data import MetaTensor
 from torch import nn
 from torch.nn import functional as F
 
@@ -136,6 +137,12 @@ def test_two_runs_give_the_same_bytes():
     conv, x, above = layer(128, 128), image(2, 128, 60, 52), image(2, 128, 60, 52)
     for one, other in zip(gradients(conv, x, above), gradients(conv, x, above), strict=True):
         assert torch.equal(one, other)
+
+
+def test_images_of_monai_are_as_good_as_plain_ones():
+    conv, x, above = layer(128, 128), image(2, 128, 48, 50), image(2, 128, 48, 50)
+    for one, other in zip(gradients(conv, MetaTensor(x), above), gradients(conv, x, above), strict=True):
+        assert torch.equal(torch.as_tensor(one), other)
 
 
 def test_first_use_in_inference_mode_does_not_spoil_training():

@@ -7,9 +7,9 @@ same labelled slices, the same number of labelled batches, the same augmentation
 the last weights are scored, so nothing is selected; the U-Net sees no unlabelled data. ``unet_long`` is the U-Net with
 twice the labelled batches: as many optimizer steps as the others take, in turn with and without labels.
 
-The recipe is the default one for all targets; with ``--chosen`` it is, for each target, the one that its sources chose
-(``choice.py``). Every finished run is a line of a JSON-lines file, so that the command goes on where it was stopped;
-the tables are written from that file.
+The recipe is the default one for all targets, or ``--recipe``; with ``--chosen`` it is, for each target, the one that
+its sources chose (``choice.py``). Every finished run is a line of a JSON-lines file, so that the command goes on where
+it was stopped; the tables are written from that file.
 """
 
 from __future__ import annotations
@@ -103,6 +103,7 @@ def main() -> None:
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--seeds", default="0,1")
     parser.add_argument("--iterations", type=int, default=0, help="labelled batches; default 600, cords 400")
+    parser.add_argument("--recipe", choices=tuple(CANDIDATES), default=DEFAULT, help="of the vMF methods")
     parser.add_argument("--chosen", action="store_true", help="for each target the recipe that its sources chose")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--output", default="", help="JSON-lines file; default results/generalisation_<data>.jsonl")
@@ -116,7 +117,9 @@ def main() -> None:
     chosen = json.loads(choice.read_text()) if arguments.chosen else {}
 
     def recipe_of(method: str, target: str) -> str:
-        return DEFAULT if method in BASELINES or not chosen else chosen[target]
+        if method in BASELINES:
+            return DEFAULT
+        return chosen[target] if chosen else arguments.recipe
 
     done = {_key(row) for row in _read(output)}
     for seed in (int(s) for s in arguments.seeds.split(",")):
@@ -138,8 +141,12 @@ def main() -> None:
                 with open(output, "a") as stream:
                     stream.write(json.dumps(row) + "\n")
                 print(json.dumps(row), flush=True)
-    rows = [r for r in _read(output) if r.get("recipe", DEFAULT) == recipe_of(r["method"], r["target"])]
-    remark = f"vMF methods: {DEFAULT}, the default."
+    rows = [
+        r
+        for r in _read(output)
+        if (r.get("recipe", DEFAULT), r["iterations"]) == (recipe_of(r["method"], r["target"]), iterations)
+    ]
+    remark = f"vMF methods: {arguments.recipe}{', the default' if arguments.recipe == DEFAULT else ''}."
     if chosen:
         remark = "vMF methods, chosen by the sources of each target alone: "
         remark += "; ".join(f"{target} {name}" for target, name in chosen.items()) + "."

@@ -31,7 +31,7 @@ __all__ = ["SPAN", "TILE", "convolve", "filter_gradient", "filter_transform", "t
 TILE, SPAN = 4, 6
 _POINTS = (0.0, 0.625, -0.625, 1.5, -1.5)
 #: Tiles at once, so that memory is bounded and what they need stays near.
-_BLOCK = 324
+_BLOCK = 144
 
 
 def _matrices() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

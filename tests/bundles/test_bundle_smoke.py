@@ -128,3 +128,12 @@ def test_a_finished_run_is_taken_up_and_says_so(trained, run_bundle):
     assert len(ends[0]) == 3
     assert ends[0] == ends[1]
     assert len(list(bundle.glob("output/tensorboard/*"))) == 1, "a run that trains nothing draws no curve"
+
+
+def test_one_step_can_add_up_a_labelled_and_an_unlabelled_batch(phantoms, run_bundle, copied):
+    bundle, keys = copied("vmfnet_mnms"), {"dataset_dir": phantoms["mnms"], **TINY, **SHORT}
+    run_bundle("training", "--config_file", str(bundle / "configs/train.json"), accumulation_steps=2, **keys)
+    (path,) = bundle.glob("output/stages/training-*/epoch-*.pt")
+    state = torch.load(path, weights_only=True)
+    steps = {int(entry["step"]) for entry in state["objects"]["optimizer"]["state"].values()}
+    assert steps == {SHORT["max_iterations"]}  # two labelled batches and two without labels

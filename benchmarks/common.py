@@ -54,7 +54,7 @@ class Recipe:
     pretraining: int = 0
     mixture: bool = False
     joint: bool = False
-    accumulation: int = 1  # batches whose gradients are added before a step
+    accumulation: int = 1  # batches whose gradients are averaged for a step
     unlabeled: bool = True
     weights: dict[str, float] = field(
         default_factory=lambda: {"dice": 1.0, "cross_entropy": 1.0, "reconstruction": 0.1, "clustering": 1.0}
@@ -98,7 +98,9 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "in turn": {},
     "one batch": {"joint": True},
     "in turn, clustering rises": {"rising": ("clustering",)},
-    "one step": {"accumulation": 2},  # in turn as above, but a step adds up a labelled and an unlabelled batch
+    "one step": {
+        "accumulation": 2
+    },  # in turn as above, but one step takes the mean of a labelled and an unlabelled batch
 }
 
 

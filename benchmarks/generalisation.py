@@ -106,11 +106,18 @@ def main() -> None:
     parser.add_argument("--recipe", choices=tuple(CANDIDATES), default=DEFAULT, help="of the vMF methods")
     parser.add_argument("--chosen", action="store_true", help="for each target the recipe that its sources chose")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--output", default="", help="JSON-lines file; default results/generalisation_<data>.jsonl")
+    parser.add_argument(
+        "--output", default="", help="JSON-lines file; default results/generalisation_<data>[...].jsonl"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    output = Path(arguments.output or RESULTS / f"generalisation_{arguments.data}.jsonl")
     iterations = arguments.iterations or ITERATIONS[arguments.data]
+    name = f"generalisation_{arguments.data}"
+    if (arguments.recipe, iterations) != (DEFAULT, ITERATIONS[arguments.data]):  # a table of its own
+        name += f"_{arguments.recipe.replace(', ', ' ').replace(' ', '_')}_{iterations}"
+    output = Path(arguments.output or RESULTS / f"{name}.jsonl")
+    if arguments.chosen and arguments.recipe != DEFAULT:
+        parser.error("--chosen and --recipe exclude each other")
     choice = RESULTS / f"choice_{arguments.data}.json"
     if arguments.chosen and not choice.is_file():
         parser.error(f"--chosen needs {choice.name}, which choice.py --data {arguments.data} writes")

@@ -53,6 +53,17 @@ def test_images_of_a_few_tiles_go_the_plain_way():
         assert torch.equal(WinogradConv2d(plain)(x), plain(x))
 
 
+def test_images_whose_gradient_is_wanted_go_the_plain_way(wide):
+    plain, x = conv(128, 128), image(1, 128, 24, 24).requires_grad_()
+    layer = WinogradConv2d(plain)
+    (found,) = torch.autograd.grad((layer(x) + x).square().sum(), x)
+    (expected,) = torch.autograd.grad((plain(x) + x).square().sum(), x)
+    torch.testing.assert_close(found, expected)
+    scan = image(1, 1, 64, 48).requires_grad_()
+    saliency = [torch.autograd.grad(net(scan).square().sum(), scan)[0] for net in (deploy(wide, portable=False), wide)]
+    torch.testing.assert_close(*saliency, rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     "other",
     [

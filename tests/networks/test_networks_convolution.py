@@ -8,9 +8,10 @@ import pytest
 import torch
 from monai.data import MetaTensor
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
-from vmfseg.networks import VMFNet
+from vmfseg.networks import VMFNet, convolution
 from vmfseg.networks.convolution import MIN_CHANNELS, Conv3x3
 from vmfseg.networks.winograd import filter_transform, tile_transforms
 
@@ -84,37 +85,96 @@ def test_the_gradient_of_the_filters_is_more_exact_than_torchs_on_large_images()
     assert (found - exact).abs().max() < (torchs - exact).abs().max()
 
 
-def narrow(ins: int = 64, outs: int = 64, size: int = 48, **kwargs) -> tuple[nn.Module, torch.Tensor]:
-    return layer(ins, outs).to(**kwargs), image(1, ins, size, size).to(**kwargs)
+def plain_case(ins: int = 128, outs: int = 128, size: tuple[int, ...] = (1, 48, 48), learns: bool = True, **to):
+    batch, *pixels = size
+    return layer(ins, outs).requires_grad_(learns).to(**to), image(batch, ins, *pixels).to(**to)
+
+
+@pytest.fixture
+def no_winograd(monkeypatch):
+    def refuse(*_):
+        raise AssertionError("Winograd's way was taken")
+
+    monkeypatch.setattr(convolution._Convolution, "forward", refuse)
 
 
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(narrow(ins=MIN_CHANNELS - 1), id="few-channels-in"),
-        pytest.param(narrow(outs=MIN_CHANNELS - 1), id="few-channels-out"),
-        pytest.param(narrow(size=44), id="few-tiles"),
-        pytest.param(narrow(dtype=torch.float64), id="double"),
-        pytest.param(narrow(memory_format=torch.contiguous_format), id="contiguous"),
-        pytest.param((layer(64, 64).requires_grad_(False), image(1, 64, 48, 48)), id="nothing-learns"),
+        pytest.param(plain_case(ins=MIN_CHANNELS - 1), id="few-channels-in"),
+        pytest.param(plain_case(outs=MIN_CHANNELS - 1), id="few-channels-out"),
+        pytest.param(plain_case(size=(1, 44, 48)), id="few-tiles"),
+        pytest.param(plain_case(dtype=torch.float64), id="double"),
+        pytest.param(plain_case(memory_format=torch.contiguous_format), id="contiguous"),
+        pytest.param(plain_case(learns=False), id="nothing-learns"),
+        pytest.param((layer(128, 128), image(1, 128, 48, 48)[0]), id="unbatched"),
     ],
 )
-def test_elsewhere_it_is_the_plain_convolution(case):
+def test_elsewhere_it_is_the_plain_convolution(case, no_winograd):
     conv, x = case
-    assert winograd(layer(64, 64)(image(1, 64, 48, 48)))
-    y = conv(x)
-    assert not winograd(y)
-    assert torch.equal(y, F.conv2d(x, conv.weight, conv.bias, padding=1))
+    assert torch.equal(conv(x), F.conv2d(x, conv.weight, conv.bias, padding=1))
 
 
-def test_without_a_gradient_or_in_lower_precision_it_is_the_plain_convolution():
-    conv, x = layer(64, 64), image(1, 64, 48, 48)
+def test_without_a_gradient_or_in_lower_precision_it_is_the_plain_convolution(no_winograd):
+    conv, x = layer(128, 128), image(1, 128, 48, 48)
     with torch.no_grad():
         assert torch.equal(conv(x), F.conv2d(x, conv.weight, conv.bias, padding=1))
     with torch.autocast("cpu", dtype=torch.float16):
-        y = conv(x)
-    assert not winograd(y)
-    assert y.dtype == torch.float16
+        assert conv(x).dtype == torch.float16
+    with pytest.raises(AssertionError, match="Winograd's way"):
+        conv(x)
+
+
+@pytest.mark.parametrize(("name", "value"), [("stride", (2, 2)), ("padding_mode", "circular"), ("dilation", (2, 2))])
+def test_a_layer_that_is_changed_afterwards_does_what_torchs_would(name, value, no_winograd):
+    conv, plain = layer(128, 128), nn.Conv2d(128, 128, 3, padding=1)
+    plain.load_state_dict(conv.state_dict())
+    for module in (conv, plain):
+        setattr(module, name, value)
+    x = image(1, 128, 48, 48)
+    torch.testing.assert_close(conv(x), plain(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [(48, 48), (45, 50)])
+def test_what_follows_may_work_in_place(size):
+    conv, x = layer(128, 128), image(1, 128, *size)
+    y = conv(x)
+    assert winograd(y)
+    torch.relu_(y).sum().backward()
+    found, conv.weight.grad = conv.weight.grad, None
+    F.relu(conv(x)).sum().backward()
+    assert torch.equal(found, conv.weight.grad)
+
+
+def test_a_gradient_taken_under_autocast_is_the_same():
+    conv, x = layer(128, 128), image(1, 128, 48, 48).requires_grad_()
+    expected = torch.autograd.grad(conv(x).sum(), conv.weight)[0]
+    with torch.autocast("cpu", dtype=torch.float16):
+        with torch.autocast("cpu", enabled=False):
+            y = conv(x)
+        assert winograd(y)
+        assert torch.equal(torch.autograd.grad(y.sum(), conv.weight)[0], expected)
+
+
+def test_functional_gradients_are_the_same():
+    conv, x = layer(128, 128), image(1, 128, 48, 48)
+    conv(x).square().sum().backward()
+
+    def loss(parameters):
+        return torch.func.functional_call(conv, parameters, x).square().sum()
+
+    found = torch.func.grad(loss)({name: p.detach() for name, p in conv.named_parameters()})
+    torch.testing.assert_close(found["weight"], conv.weight.grad, rtol=1e-4, atol=1e-3)
+
+
+def test_graphs_are_traced_through_the_plain_convolution(no_winograd):
+    conv, x = layer(128, 128), image(1, 128, 48, 48)
+    with torch.no_grad():
+        expected = conv(x)
+    torch.testing.assert_close(torch.fx.symbolic_trace(conv)(x), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(torch.export.export(conv, (x,)).module()(x), expected, rtol=1e-5, atol=1e-5)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        assert conv(mode.from_tensor(x)).shape == expected.shape
 
 
 def test_only_what_is_asked_for_gets_a_gradient():
@@ -139,9 +199,14 @@ def test_two_runs_give_the_same_bytes():
         assert torch.equal(one, other)
 
 
-def test_images_of_monai_are_as_good_as_plain_ones():
+def test_images_of_monai_are_as_good_as_plain_ones_and_keep_their_metadata():
     conv, x, above = layer(128, 128), image(2, 128, 48, 50), image(2, 128, 48, 50)
-    for one, other in zip(gradients(conv, MetaTensor(x), above), gradients(conv, x, above), strict=True):
+    scan = MetaTensor(x, affine=torch.diag(torch.tensor([2.0, 3.0, 4.0, 1.0])), meta={"filename_or_obj": "scan.nii"})
+    y = conv(scan)
+    assert y.grad_fn.next_functions[0][0].name() == "_ConvolutionBackward"
+    assert y.meta["filename_or_obj"] == "scan.nii"
+    assert torch.equal(y.affine, scan.affine)
+    for one, other in zip(gradients(conv, scan, above), gradients(conv, x, above), strict=True):
         assert torch.equal(torch.as_tensor(one), other)
 
 
@@ -161,11 +226,14 @@ def test_it_is_copied_pickled_scripted_and_compiled_like_any_layer():
     for other in (copy.deepcopy(conv), pickle.loads(pickle.dumps(conv))):
         assert torch.equal(other(x), y)
     assert set(conv.state_dict()) == set(nn.Conv2d(64, 64, 3).state_dict())
+    (expected,) = torch.autograd.grad(y.square().mean(), conv.weight)
     for other in (torch.jit.script(conv), torch.compile(conv, fullgraph=True, backend="aot_eager")):
-        torch.testing.assert_close(other(x), y, rtol=1e-4, atol=1e-5)
+        found = other(x)
+        torch.testing.assert_close(found, y, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(torch.autograd.grad(found.square().mean(), conv.weight)[0], expected)
 
 
-def test_the_whole_network_learns_from_gradients_as_exact_as_before():
+def test_the_gradients_of_a_whole_network_are_about_as_exact_as_torchs():
     """Against double precision, the median error over the parameters of a network with both ways in it."""
     net = VMFNet(channels=(64, 128, 128), hidden_channels=64, level=1, seed=0)
     x = image(3, 72, 72)[:, None]

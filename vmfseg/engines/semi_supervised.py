@@ -33,7 +33,7 @@ class SemiSupervisedTrainer(SupervisedTrainer):  # type: ignore[misc]
             for instance :class:`vmfseg.losses.VMFLoss`.
         target_keys: further entries of the batch that the loss takes by name.
         amp: mixed precision by device type, see :class:`Stepper`.
-        accumulation_steps: batches whose gradients are added before a step.
+        accumulation_steps: batches whose gradients are averaged for a step.
         decollate: split the output into a list of images after each iteration, for MONAI's post-processing; off by
             default, since nothing here needs it and it costs time.
         **kwargs: everything else that ``SupervisedTrainer`` takes.

@@ -24,7 +24,7 @@ class Stepper:
         device: where the network is.
         amp: use mixed precision.
         amp_kwargs: passed to ``torch.autocast``.
-        accumulation_steps: batches whose gradients are added before a step.
+        accumulation_steps: batches whose gradients are averaged for a step.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ __all__ = ["GradientClipHandler"]
 class GradientClipHandler:
     r"""Clip every entry of the gradients to :math:`[-v, v]` before the optimizer steps (0.1 in the reference code).
 
-    With gradient accumulation the sum is clipped, once, before the step.
+    With gradient accumulation the mean is clipped, once, before the step.
 
     Args:
         value: :math:`v`.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from vmfseg.networks.convolution import Conv3x3
+from vmfseg.networks.convolution import Conv3x3, is_plain
 from vmfseg.networks.winograd import convolve, filter_transform, tile_count
 
 __all__ = ["MIN_CHANNELS", "MIN_TILES", "WinogradConv2d", "use_winograd"]
@@ -26,7 +26,7 @@ class WinogradConv2d(nn.Module):
     """A convolution of 3 × 3, stride 1, padding 1, by Winograd's way; for inference on a CPU.
 
     Slices are taken one by one, so that what comes out for one does not depend on the others. Images of less than
-    :data:`MIN_TILES` tiles go the plain way.
+    :data:`MIN_TILES` tiles, and those whose gradient is wanted, go the plain way.
 
     The transformed filters take four times the memory of the plain ones, which are kept beside them.
 
@@ -50,7 +50,7 @@ class WinogradConv2d(nn.Module):
 
     def __init__(self, conv: nn.Conv2d) -> None:
         super().__init__()
-        if not _is_plain(conv):
+        if not is_plain(conv):
             raise ValueError(
                 f"conv must be 3 x 3 with stride 1, padding 1 with zeros and one group, got {conv}. Keep it as it is."
             )
@@ -63,7 +63,7 @@ class WinogradConv2d(nn.Module):
         return (
             isinstance(module, nn.Conv2d)
             and type(module) in (nn.Conv2d, Conv3x3)
-            and _is_plain(module)
+            and is_plain(module)
             and min(module.in_channels, module.out_channels) >= MIN_CHANNELS
             and (module.weight.device.type, module.weight.dtype) == ("cpu", torch.float32)
         )
@@ -72,15 +72,9 @@ class WinogradConv2d(nn.Module):
         """Return the convolution of ``x``, in float32 whatever autocast says."""
         down, across = tile_count(*x.shape[2:])
         with torch.autocast("cpu", enabled=False):
-            if down * across < MIN_TILES:
+            if down * across < MIN_TILES or (x.requires_grad and torch.is_grad_enabled()):
                 return self.conv(x.float())  # type: ignore[no-any-return]
             return convolve(x.float(), self.spectra, self.conv.bias, one_by_one=True)
-
-
-def _is_plain(conv: nn.Conv2d) -> bool:
-    return (conv.kernel_size, conv.stride, conv.dilation) == ((3, 3), (1, 1), (1, 1)) and (
-        (conv.padding, conv.padding_mode, conv.groups) == ((1, 1), "zeros", 1)
-    )
 
 
 def use_winograd(network: nn.Module) -> None:

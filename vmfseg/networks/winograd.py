@@ -31,8 +31,8 @@ __all__ = ["SPAN", "TILE", "convolve", "filter_gradient", "filter_transform", "t
 #: Pixels of an output tile along an axis, and of the input tile under it.
 TILE, SPAN = 4, 6
 _POINTS = (0.0, 0.625, -0.625, 1.5, -1.5)
-#: Tiles at once, so that memory is bounded and what they need stays near.
-_BLOCK = 144
+#: Tiles at once, at least: few, so that what they need stays near.
+_BLOCK = 72
 
 
 def _matrices() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -100,7 +100,7 @@ def convolve(
     (down, across), channels = tile_count(height, width), spectra.shape[2]
     to_spectrum, to_pixels, _ = tile_transforms()
     out = x.new_empty((batch, down, TILE, across, TILE, channels))
-    for where, tiles in _tiles(x, SPAN, one_by_one):
+    for where, tiles in _tiles(x, SPAN, _block(spectra.shape[1], channels), one_by_one):
         products = torch.bmm(_transformed(to_spectrum, tiles), spectra)
         pixels = (to_pixels @ products.view(SPAN * SPAN, -1)).view(TILE, TILE, *tiles.shape[2:5], channels)
         into = pixels.permute(2, 3, 0, 4, 1, 5)
@@ -121,7 +121,8 @@ def filter_gradient(x: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
     to_spectrum, to_pixels, of_filters = tile_transforms()
     channels, out = x.shape[1], gradient.shape[1]
     found = x.new_zeros((SPAN * SPAN, channels, out))
-    for (_, above), (_, below) in zip(_tiles(gradient, TILE), _tiles(x, SPAN), strict=True):
+    block = _block(channels, out)
+    for (_, above), (_, below) in zip(_tiles(gradient, TILE, block), _tiles(x, SPAN, block), strict=True):
         found.baddbmm_(_transformed(to_spectrum, below).transpose(1, 2), _transformed(to_pixels.T, above))
     return (of_filters.T @ found.view(SPAN * SPAN, -1)).view(3, 3, channels, out).permute(3, 2, 0, 1)
 
@@ -131,7 +132,14 @@ def _transformed(transform: torch.Tensor, tiles: torch.Tensor) -> torch.Tensor:
     return (transform @ tiles.reshape(transform.shape[1], -1)).view(SPAN * SPAN, -1, tiles.shape[-1])
 
 
-def _tiles(x: torch.Tensor, span: int, one_by_one: bool = False) -> Iterator[tuple[tuple[slice, slice], torch.Tensor]]:
+def _block(channels: int, out: int) -> int:
+    """Return how many tiles to take at once: the more channels, the more, since each block fetches all filters."""
+    return max(_BLOCK, min(channels, out) // 2)
+
+
+def _tiles(
+    x: torch.Tensor, span: int, block: int, one_by_one: bool = False
+) -> Iterator[tuple[tuple[slice, slice], torch.Tensor]]:
     """Yield slices and rows of tiles, and the tiles of ``span`` × ``span`` pixels there, with a frame of zeros around.
 
     A tile is a view of a buffer that the next one uses again. Shape: ``(span, span, slices, rows, across, C)``.
@@ -139,8 +147,8 @@ def _tiles(x: torch.Tensor, span: int, one_by_one: bool = False) -> Iterator[tup
     batch, channels, height, width = x.shape
     down, across = tile_count(height, width)
     frame = (span - TILE) // 2
-    slices = 1 if one_by_one else min(batch, max(1, _BLOCK // (down * across)))
-    rows = min(down, max(1, _BLOCK // across))
+    slices = 1 if one_by_one else min(batch, max(1, block // (down * across)))
+    rows = min(down, max(1, block // across))
     padded = x.new_zeros((slices, TILE * down + 2 * frame, TILE * across + 2 * frame, channels))
     image, row, column = padded.stride()[:3]
     for first in range(0, batch, slices):

@@ -75,7 +75,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", choices=("hearts", "cords"), default="hearts")
     parser.add_argument("--folder", default="", help="folder of the cords (images, *_label), for --data cords")
-    parser.add_argument("--recipes", default=";".join(CANDIDATES), help="candidates, semicolon-separated")
+    parser.add_argument(
+        "--recipes", default=";".join(CANDIDATES), help="semicolon-separated; the choice is made between these"
+    )
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)

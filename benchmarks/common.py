@@ -79,9 +79,8 @@ class Recipe:
 _UNET = Recipe(method="unet", weights={"dice": 1.0, "cross_entropy": 1.0}, ramps={}, unlabeled=False)
 METHODS = {
     "unet": _UNET,
-    "unet_long": replace(
-        _UNET, passes=2
-    ),  # as many optimizer steps as the others take, in turn with and without labels
+    # As many optimizer steps as the others take, in turn with and without labels.
+    "unet_long": replace(_UNET, passes=2),
     "vmfnet": Recipe(),
     "vmfpseudo": Recipe(  # initialized differently, as the paper says: no shared encoder, no shared kernels
         method="vmfpseudo",
@@ -98,9 +97,8 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "in turn": {},
     "one batch": {"joint": True},
     "in turn, clustering rises": {"rising": ("clustering",)},
-    "one step": {
-        "accumulation": 2
-    },  # in turn as above, but one step takes the mean of a labelled and an unlabelled batch
+    # In turn as above, but one step takes the mean of a labelled and an unlabelled batch.
+    "one step": {"accumulation": 2},
 }
 
 

@@ -112,10 +112,10 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     iterations = arguments.iterations or ITERATIONS[arguments.data]
-    name = f"generalisation_{arguments.data}"
+    stem = f"generalisation_{arguments.data}"
     if (arguments.recipe, iterations) != (DEFAULT, ITERATIONS[arguments.data]):  # a table of its own
-        name += f"_{arguments.recipe.replace(', ', ' ').replace(' ', '_')}_{iterations}"
-    output = Path(arguments.output or RESULTS / f"{name}.jsonl")
+        stem += f"_{arguments.recipe.replace(', ', ' ').replace(' ', '_')}_{iterations}"
+    output = Path(arguments.output or RESULTS / f"{stem}.jsonl")
     if arguments.chosen and arguments.recipe != DEFAULT:
         parser.error("--chosen and --recipe exclude each other")
     choice = RESULTS / f"choice_{arguments.data}.json"

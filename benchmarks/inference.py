@@ -45,11 +45,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from vmfseg.bundle.compile import write_bundle
 from vmfseg.data import LoadVolumed, SliceDataset, SliceLoader, cache_folder, prepare_experiment
-from vmfseg.inference import Job, Predictor, export_bundle
-from vmfseg.inference.segment import save_prediction
-from vmfseg.inference.spec import BundleSpec
-from vmfseg.inference.stage import validation_slices
+from vmfseg.engines.stages.calibration import validation_slices
+from vmfseg.export import export_bundle
 from vmfseg.losses import VMFLoss
+from vmfseg.model import Job, Predictor
+from vmfseg.model.segment import save_prediction
+from vmfseg.model.spec import BundleSpec
 from vmfseg.networks import VMFNet
 from vmfseg.networks.encoder import UpBlock
 from vmfseg.transforms import BatchAugment, slice_space_transforms

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from scipy.cluster.vq import kmeans2
 
-from vmfseg.metrics import (
+from vmfseg.networks import VMFMixture, VMFNet
+from vmfseg.representation import (
     ActivationSample,
     describe_channels,
     distance_correlation,
@@ -22,10 +23,9 @@ from vmfseg.metrics import (
     pool_content,
     style_stand_ins,
 )
-from vmfseg.metrics.homogeneity import describe_homogeneity
-from vmfseg.metrics.motions import default_motions
-from vmfseg.metrics.samples import by_subject
-from vmfseg.networks import VMFMixture, VMFNet
+from vmfseg.representation.homogeneity import describe_homogeneity
+from vmfseg.representation.motions import default_motions
+from vmfseg.representation.samples import by_subject
 from vmfseg.utils import numpy_rng, torch_rng
 from vmfseg.visualize import TISSUE_GROUPS, RunModel, SliceView, view_volume
 

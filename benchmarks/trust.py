@@ -29,10 +29,10 @@ from typing import Any
 import numpy as np
 
 from vmfseg.data import prepare_experiment
-from vmfseg.inference import Predictor, QualityModel, ShiftReference, SubjectStatistics
-from vmfseg.inference.calibration import QualityCase, quality_cases
-from vmfseg.inference.corruption import CORRUPTIONS, LEVELS
-from vmfseg.inference.survey import group_subjects, survey
+from vmfseg.model import Predictor, QualityModel, ShiftReference, SubjectStatistics
+from vmfseg.model.calibration import QualityCase, quality_cases
+from vmfseg.model.corruption import CORRUPTIONS, LEVELS
+from vmfseg.model.survey import group_subjects, survey
 from vmfseg.utils import atomic_write, numpy_rng
 
 FAILED = 0.7

@@ -22,7 +22,7 @@ from vmfseg.bundle.compile import bundle_names, write_bundle
 from vmfseg.cli.main import app
 from vmfseg.cli.train import _options
 from vmfseg.data import MNMsDataset
-from vmfseg.data.phantom import make_phantom
+from vmfseg.phantom import make_phantom
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from vmfseg.data.phantom import make_phantom
+from vmfseg.phantom import make_phantom
 
 BUNDLES = Path(__file__).parents[2] / "bundles"
 #: A network and a grid small enough for seconds; 64 is the least that the presence heads take.

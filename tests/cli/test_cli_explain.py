@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from vmfseg.cli.main import app
-from vmfseg.inference.explain import explain_scan
 from vmfseg.utils import VmfError
+from vmfseg.visualize.kernel_maps import explain_scan
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "inference"))
 from inference_bundle import tiny_network, write_tiny_bundle

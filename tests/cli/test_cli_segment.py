@@ -15,7 +15,7 @@ sys.path.append(str(Path(__file__).parent.parent / "inference"))
 from inference_bundle import tiny_network, write_tiny_bundle
 
 from vmfseg.cli.main import app
-from vmfseg.inference import find_images, plan_jobs
+from vmfseg.model import find_images, plan_jobs
 from vmfseg.utils import VmfError
 
 RUNNER = CliRunner()

@@ -15,7 +15,7 @@ sys.path.append(str(Path(__file__).parent.parent / "inference"))
 from inference_bundle import PIXDIM, SIZE, smooth_slices, tiny_network, write_tiny_bundle
 
 from vmfseg.cli.main import app
-from vmfseg.inference import CalibrationStage
+from vmfseg.engines import CalibrationStage
 from vmfseg.utils import VmfError
 
 RUNNER = CliRunner(env={"COLUMNS": "160"})

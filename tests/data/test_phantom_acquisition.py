@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from vmfseg.data.phantom.acquisition import acquire, coil_sensitivity, oblique_frame, store
-from vmfseg.data.phantom.sampling import label_majority, majority, mean_signal, points_of_voxels
-from vmfseg.data.phantom.shapes import open_grid
-from vmfseg.data.phantom.vendors import HEART_CENTERS, Receiver
+from vmfseg.phantom.acquisition import acquire, coil_sensitivity, oblique_frame, store
+from vmfseg.phantom.sampling import label_majority, majority, mean_signal, points_of_voxels
+from vmfseg.phantom.shapes import open_grid
+from vmfseg.phantom.vendors import HEART_CENTERS, Receiver
 
 FLAT = np.ones((96, 96), np.float32)
 

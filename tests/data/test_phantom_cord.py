@@ -4,8 +4,8 @@
 import numpy as np
 import pytest
 
-from vmfseg.data.phantom.cord_scan import cord_name, scan_cord
-from vmfseg.data.phantom.tissues import TISSUES
+from vmfseg.phantom.cord_scan import cord_name, scan_cord
+from vmfseg.phantom.tissues import TISSUES
 
 #: In-plane spacing and slice thickness per site, as distributed.
 SPACING = {1: (0.5, 5.0), 2: (0.5, 5.0), 3: (0.25, 2.5), 4: (0.29, 5.0)}

@@ -4,9 +4,9 @@
 import numpy as np
 import pytest
 
-from vmfseg.data.phantom.heart import PATHOLOGIES, contraction, draw_heart
-from vmfseg.data.phantom.heart_scan import heart_protocol, scan_heart
-from vmfseg.data.phantom.tissues import TISSUES
+from vmfseg.phantom.heart import PATHOLOGIES, contraction, draw_heart
+from vmfseg.phantom.heart_scan import heart_protocol, scan_heart
+from vmfseg.phantom.tissues import TISSUES
 from vmfseg.utils import numpy_rng
 
 SUBJECTS = 8

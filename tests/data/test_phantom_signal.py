@@ -4,15 +4,15 @@
 import numpy as np
 import pytest
 
-from vmfseg.data.phantom.signal import (
+from vmfseg.phantom.signal import (
     bssfp_signal,
     bssfp_table,
     inflow_fraction,
     spoiled_gre_signal,
     spoiled_gre_table,
 )
-from vmfseg.data.phantom.tissues import TISSUES, tissue_names
-from vmfseg.data.phantom.vendors import CORD_SITES, HEART_CENTERS
+from vmfseg.phantom.tissues import TISSUES, tissue_names
+from vmfseg.phantom.vendors import CORD_SITES, HEART_CENTERS
 
 
 def about_x(angle):

@@ -9,7 +9,8 @@ from ignite.engine import Events
 from monai.engines import SupervisedEvaluator
 from monai.engines.utils import IterationEvents
 
-from vmfseg.engines import SliceBatchInferer, VMFEvaluator
+from vmfseg.engines import VMFEvaluator
+from vmfseg.model import SliceBatchInferer
 
 
 def _last(evaluator):

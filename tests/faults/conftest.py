@@ -10,7 +10,7 @@ import pytest
 from training_runs import BundleRun
 
 from vmfseg.bundle.compile import write_bundle
-from vmfseg.data.phantom import make_phantom
+from vmfseg.phantom import make_phantom
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ from vmfseg.bundle import inspect_bundle, require_trusted
 from vmfseg.bundle.compile import compile_bundle, write_files
 from vmfseg.cli.main import app
 from vmfseg.cli.train import train_bundle
-from vmfseg.inference.tensors import read_tensors
+from vmfseg.model.tensors import read_tensors
 from vmfseg.utils import VmfError
 from vmfseg.utils.weights import check_weights
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from vmfseg.metrics import ActivationSample, describe_channels, match_channels
-from vmfseg.metrics.samples import by_subject, fully_annotated, lattice_masks
+from vmfseg.representation import ActivationSample, describe_channels, match_channels
+from vmfseg.representation.samples import by_subject, fully_annotated, lattice_masks
 
 LABELS = {1: "LV", 2: "RV"}
 

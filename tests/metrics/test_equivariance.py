@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from vmfseg.metrics.equivariance import format_equivariance, measure_equivariance, separate
-from vmfseg.metrics.motions import Motion, default_motions, flip, rotate, scale, shift, turn
+from vmfseg.representation.equivariance import format_equivariance, measure_equivariance, separate
+from vmfseg.representation.motions import Motion, default_motions, flip, rotate, scale, shift, turn
 
 LABELS = {1: "disc", 2: "ring"}
 

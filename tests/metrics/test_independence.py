@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from vmfseg.metrics.decoding import RepresentationDecoder, information_over_bias
-from vmfseg.metrics.independence import (
+from vmfseg.representation.decoding import RepresentationDecoder, information_over_bias
+from vmfseg.representation.independence import (
     biased_distance_correlation,
     distance_correlation,
     domain_leakage,
     pool_content,
     style_stand_ins,
 )
-from vmfseg.metrics.samples import ActivationSample
+from vmfseg.representation.samples import ActivationSample
 
 
 def literal_dcor2(x: np.ndarray, y: np.ndarray) -> float:

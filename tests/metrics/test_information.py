@@ -4,7 +4,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vmfseg.metrics.information import (
+from vmfseg.representation.information import (
     average_precision,
     equal_frequency_bins,
     expected_mutual_information,

@@ -6,9 +6,9 @@ import json
 import numpy as np
 import pytest
 
-from vmfseg.metrics.homogeneity import class_profile, largest_piece, moran_index, resultant_length
-from vmfseg.metrics.interpretability import bootstrap_interval, describe_channels, match_channels
-from vmfseg.metrics.samples import ActivationSample, by_subject, lattice_masks
+from vmfseg.representation.homogeneity import class_profile, largest_piece, moran_index, resultant_length
+from vmfseg.representation.interpretability import bootstrap_interval, describe_channels, match_channels
+from vmfseg.representation.samples import ActivationSample, by_subject, lattice_masks
 
 LABELS = {1: "LV", 2: "MYO", 3: "RV"}
 SIZE = 96

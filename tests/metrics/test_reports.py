@@ -9,15 +9,7 @@ import pytest
 from metric_oracles import random_blob
 
 from vmfseg import __version__
-from vmfseg.metrics import (
-    METRICS,
-    Case,
-    SegmentationScores,
-    evaluate_cases,
-    format_table,
-    summarize,
-    write_metrics,
-)
+from vmfseg.metrics import METRICS, Case, SegmentationScores, evaluate_cases, format_table, summarize, write_metrics
 from vmfseg.utils import VmfError
 
 SHAPE = (24, 22, 6)

@@ -21,7 +21,7 @@ sys.path.append(str(Path(__file__).parent.parent / "inference"))
 from inference_bundle import tiny_network, write_tiny_bundle
 from serving_tools import ServerProcess, ServerThread, oblique, tree, voxels
 
-from vmfseg.inference import Predictor
+from vmfseg.model import Predictor
 from vmfseg.serving import Service, ServiceOptions, Studies
 from vmfseg.serving.models import ServedModel
 

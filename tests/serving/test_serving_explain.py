@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from serving_tools import nifti_bytes, oblique, read_nifti, voxels
 
-from vmfseg.inference import Predictor, QualityModel, ShiftReference, SubjectStatistics
+from vmfseg.model import Predictor, QualityModel, ShiftReference, SubjectStatistics
 from vmfseg.serving.models import ServedModel, load_models
 from vmfseg.utils import VmfError
 

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from vmfseg.data import prepare_experiment
-from vmfseg.data.phantom import make_phantom
 from vmfseg.metrics import SegmentationScores
 from vmfseg.networks import VMFNet
+from vmfseg.phantom import make_phantom
 from vmfseg.visualize import SliceView
 
 LABELS = {0: "background", 1: "LV", 2: "MYO", 3: "RV"}

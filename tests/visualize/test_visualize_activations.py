@@ -2,8 +2,8 @@
 import numpy as np
 import pytest
 
-from vmfseg.data.phantom.tissues import TISSUES
-from vmfseg.metrics import ActivationSample
+from vmfseg.phantom.tissues import TISSUES
+from vmfseg.representation import ActivationSample
 from vmfseg.visualize import TISSUE_GROUPS, AnatomyTable, anatomy_table, draw_confusion, order_channels, png_bytes
 
 

@@ -55,7 +55,7 @@ _ATTRIBUTES = frozenset(
     ]
 )  # fmt: skip
 #: Classes whose instances a config may call.
-_CALLED = frozenset({"CheckpointLoader", "monai.handlers.CheckpointLoader", "vmfseg.inference.ModelLoader"})
+_CALLED = frozenset({"CheckpointLoader", "monai.handlers.CheckpointLoader", "vmfseg.model.ModelLoader"})
 
 _PLAIN = (
     ast.Expression, ast.Load, ast.Tuple, ast.List, ast.Set, ast.Dict, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not,

@@ -53,7 +53,7 @@ _PACKAGES = (
     "vmfseg.data",
     "vmfseg.engines",
     "vmfseg.handlers",
-    "vmfseg.inference",
+    "vmfseg.model",
     "vmfseg.losses",
     "vmfseg.metrics",
     "vmfseg.networks",
@@ -80,7 +80,7 @@ _ONLY = {
         "FolderDataset", "FuseRatersd", "InterleavedLoader", "LoadVolumed", "MNMsDataset", "SCGMDataset",
         "SliceDataset", "SliceLoader", "SliceStream", "VolumeReader",
     },
-    "vmfseg.inference": {"CalibrationStage", "DeployedInferer", "ModelLoader", "SaveLabeld"},
+    "vmfseg.model": {"CalibrationStage", "DeployedInferer", "ModelLoader", "SaveLabeld"},
 }  # fmt: skip
 #: Classes that ask the network, import by name, run other tools or write where they like.
 _REFUSED = re.compile(
@@ -97,7 +97,7 @@ FUNCTIONS = frozenset(
         "vmfseg.bundle.distributed.rank", "vmfseg.bundle.distributed.share", "vmfseg.bundle.distributed.start",
         "vmfseg.bundle.distributed.stop", "vmfseg.bundle.distributed.world_size", "vmfseg.bundle.distributed.wrap",
         "vmfseg.data.labeled_fraction", "vmfseg.data.leave_one_domain_out", "vmfseg.data.prepare_experiment",
-        "vmfseg.handlers.scalar_terms", "vmfseg.inference.find_rows", "vmfseg.transforms.slice_space_transforms",
+        "vmfseg.handlers.scalar_terms", "vmfseg.model.find_rows", "vmfseg.transforms.slice_space_transforms",
         "vmfseg.transforms.strong_augment", "monai.data.decollate_batch", "monai.data.list_data_collate",
         "monai.data.load_decathlon_datalist", "monai.data.pad_list_data_collate", "monai.data.partition_dataset",
         "monai.data.utils.list_data_collate", "monai.data.utils.pad_list_data_collate", "monai.handlers.from_engine",
@@ -126,7 +126,7 @@ MODULES = frozenset(
         "monai.handlers", "monai.inferers", "monai.losses", "monai.metrics", "monai.networks", "monai.networks.nets",
         "monai.transforms", "monai.utils", "numpy", "os", "os.path", "pathlib", "torch", "torch.distributed",
         "torch.nn", "torch.optim", "vmfseg", "vmfseg.bundle", "vmfseg.bundle.distributed", "vmfseg.data",
-        "vmfseg.engines", "vmfseg.handlers", "vmfseg.inference", "vmfseg.losses", "vmfseg.metrics", "vmfseg.networks",
+        "vmfseg.engines", "vmfseg.handlers", "vmfseg.model", "vmfseg.losses", "vmfseg.metrics", "vmfseg.networks",
         "vmfseg.transforms",
     ]
 )  # fmt: skip

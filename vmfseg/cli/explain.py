@@ -13,11 +13,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from vmfseg.bundle import require_trusted
-from vmfseg.inference.explain import Explanation, explain_scan
-from vmfseg.inference.inputs import plan_jobs
-from vmfseg.inference.spec import find_bundle
+from vmfseg.model.inputs import plan_jobs
+from vmfseg.model.spec import find_bundle
 from vmfseg.utils import VmfError, atomic_write, write_json
 from vmfseg.visualize import png_bytes
+from vmfseg.visualize.kernel_maps import Explanation, explain_scan
 
 __all__ = ["explain"]
 

@@ -12,9 +12,9 @@ from typing import Annotated
 import typer
 
 from vmfseg.bundle import require_trusted
-from vmfseg.inference.export import ExportReport, export_bundle
-from vmfseg.inference.spec import find_bundle
-from vmfseg.inference.vendor import vendor_bundle
+from vmfseg.bundle.vendor import vendor_bundle
+from vmfseg.export.exporter import ExportReport, export_bundle
+from vmfseg.model.spec import find_bundle
 
 __all__ = ["export"]
 

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from vmfseg.bundle.describe import describe_bundle
-from vmfseg.inference.spec import find_bundle
+from vmfseg.model.spec import find_bundle
 
 __all__ = ["info"]
 

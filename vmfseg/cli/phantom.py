@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from vmfseg.data.phantom import PhantomDefaults, make_phantom, save_montage
+from vmfseg.phantom import PhantomDefaults, make_phantom, save_montage
 
 __all__ = ["phantom"]
 

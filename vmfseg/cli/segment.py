@@ -15,11 +15,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from vmfseg.bundle import require_trusted
-from vmfseg.inference.inputs import Job, plan_jobs
-from vmfseg.inference.predictor import Predictor
-from vmfseg.inference.segment import SegmentOptions, SegmentResult, segment_files
-from vmfseg.inference.spec import find_bundle
+from vmfseg.model.inputs import Job, plan_jobs
+from vmfseg.model.predictor import Predictor
+from vmfseg.model.segment import SegmentOptions, SegmentResult, segment_files
+from vmfseg.model.spec import find_bundle
 from vmfseg.utils import VmfError, check_choice
+from vmfseg.visualize import draw_overlay
 
 __all__ = ["segment"]
 
@@ -91,7 +92,7 @@ def segment(
         frames=frames,
         probabilities=probabilities,
         activations=activations,
-        overlay=overlay is not None,
+        overlay=None if overlay is None else draw_overlay,
         overwrite=overwrite,
         skip_existing=skip_existing,
         rules={"allow_shear": allow_shear, "nan_to": nan_to, "prefer": prefer},

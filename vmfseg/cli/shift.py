@@ -15,10 +15,10 @@ from rich.progress import track
 from rich.table import Table
 
 from vmfseg.bundle import require_trusted
-from vmfseg.inference.predictor import Predictor
-from vmfseg.inference.shift import ShiftReport
-from vmfseg.inference.spec import find_bundle
-from vmfseg.inference.survey import shift_groups
+from vmfseg.model.predictor import Predictor
+from vmfseg.model.shift import ShiftReport
+from vmfseg.model.spec import find_bundle
+from vmfseg.model.survey import shift_groups
 
 __all__ = ["shift"]
 

@@ -14,10 +14,10 @@ from vmfseg.data.datalist import Datalist
 from vmfseg.data.folder import FolderDataset
 from vmfseg.data.given import given_datalist
 from vmfseg.data.mnms import MNMsDataset
-from vmfseg.data.phantom import make_phantom
 from vmfseg.data.rows import Row
 from vmfseg.data.scgm import SCGMDataset
 from vmfseg.data.splits import Split, leave_one_domain_out, weakly_labeled
+from vmfseg.phantom import make_phantom
 from vmfseg.utils import VmfError, check_choice, sha256_bytes
 
 __all__ = ["Experiment", "cache_folder", "prepare_experiment"]

@@ -4,18 +4,17 @@
 from .clustering import KernelClusteringTrainer
 from .cross_pseudo import CrossPseudoTrainer
 from .evaluator import VMFEvaluator
-from .inferers import SliceBatchInferer
 from .semi_supervised import SemiSupervisedTrainer
-from .stages import EvaluationStage, KernelStage, PretrainingStage, StageRunner, TrainingStage
+from .stages import CalibrationStage, EvaluationStage, KernelStage, PretrainingStage, StageRunner, TrainingStage
 
 __all__ = [
+    "CalibrationStage",
     "CrossPseudoTrainer",
     "EvaluationStage",
     "KernelClusteringTrainer",
     "KernelStage",
     "PretrainingStage",
     "SemiSupervisedTrainer",
-    "SliceBatchInferer",
     "StageRunner",
     "TrainingStage",
     "VMFEvaluator",

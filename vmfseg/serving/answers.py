@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vmfseg.data.itk_io import LPS_TO_RAS
-from vmfseg.inference.scan import Scan, map_image
+from vmfseg.model.scan import Scan, map_image
 from vmfseg.serving.names import safe_stem
 from vmfseg.utils import VmfError
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vmfseg.inference.scan import Scan
+from vmfseg.model.scan import Scan
 from vmfseg.utils import VmfError
 
 __all__ = ["Explanation", "Explanations", "kernel_shares"]

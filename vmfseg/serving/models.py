@@ -15,11 +15,11 @@ import numpy as np
 from vmfseg.bundle import require_trusted
 from vmfseg.data import DataWarning
 from vmfseg.data.reader import clear_cache
-from vmfseg.inference import FramePrediction, Prediction, Predictor, ShiftReference, SubjectStatistics
-from vmfseg.inference.scan import Scan
-from vmfseg.inference.shift import volume_statistics
-from vmfseg.inference.spec import find_bundle
-from vmfseg.inference.tensors import is_about
+from vmfseg.model import FramePrediction, Prediction, Predictor, ShiftReference, SubjectStatistics
+from vmfseg.model.scan import Scan
+from vmfseg.model.shift import volume_statistics
+from vmfseg.model.spec import find_bundle
+from vmfseg.model.tensors import is_about
 from vmfseg.serving.names import check_plain
 from vmfseg.utils import VmfError, did_you_mean, read_json
 from vmfseg.utils.io import StrPath

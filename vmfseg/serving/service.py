@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fastapi import Request
 
-from vmfseg.inference import Predictor
+from vmfseg.model import Predictor
 from vmfseg.serving.explain import Explanations
 from vmfseg.serving.gate import GateRules
 from vmfseg.serving.labels import LabelStore

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from vmfseg.data.reader import SUPPORTED_SUFFIXES
-from vmfseg.inference import find_images
+from vmfseg.model import find_images
 from vmfseg.serving.names import check_id, check_plain
 from vmfseg.utils import VmfError, atomic_path, read_json, sha256_file, write_json
 from vmfseg.utils.io import StrPath
@@ -47,7 +47,7 @@ class Studies:
     """Images below a folder by id.
 
     Links that lead out of the folder are left out, and so are masks beside images, see
-    :func:`vmfseg.inference.find_images`.
+    :func:`vmfseg.model.find_images`.
 
     Args:
         root: the folder; it must exist.

@@ -46,7 +46,7 @@ def overrides(job: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
         "source": {"_target_": f"{__spec__.name}.load_experiment", "datalist": str(folder / "datalist.json")},
     }
     if job.get("weights"):
-        loader = {"_target_": "vmfseg.inference.ModelLoader", "network": "@network", "path": job["weights"]}
+        loader = {"_target_": "vmfseg.model.ModelLoader", "network": "@network", "path": job["weights"]}
         values["train::handlers"] = [loader, *config["train"]["handlers"]]
         stages = [stage for stage in stages if str(stage) not in ("@pretraining::stage", "@kernels::stage")]
     return {**values, "stages::stages": stages, **job["values"]}

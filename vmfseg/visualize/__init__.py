@@ -5,6 +5,7 @@ from .activations import TISSUE_GROUPS, AnatomyTable, ChannelLabel, anatomy_tabl
 from .curves import draw_boxes, draw_history
 from .model import RunModel, load_run_model
 from .montage import draw_montage
+from .overlay import draw_overlay
 from .report import build_report
 from .run import RunFiles, open_run
 from .style import png_bytes
@@ -25,6 +26,7 @@ __all__ = [
     "draw_confusion",
     "draw_history",
     "draw_montage",
+    "draw_overlay",
     "load_run_model",
     "open_run",
     "order_channels",

@@ -5,7 +5,7 @@ With activations :math:`a_{jp}` and the share :math:`y_{tp}` of tissue :math:`t`
 so that structures smaller than a position count too), :math:`M_{tj} = \sum_p y_{tp} a_{jp}`. The picture shows
 :math:`M_{tj} / \sum_k M_{tk}`, which kernels explain a tissue; maps are named by the soft Dice
 :math:`2 M_{tj} / (\sum_s M_{sj} + \sum_k M_{tk})`. All of it is for looking at; the measures that one may quote are in
-:mod:`vmfseg.metrics.interpretability`, with channels matched on source subjects and judged on others.
+:mod:`vmfseg.representation.interpretability`, with channels matched on source subjects and judged on others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
 
-from vmfseg.metrics.samples import ActivationSample, block_mean
+from vmfseg.representation.samples import ActivationSample, block_mean
 
 from .style import INK, MUTED, new_figure
 
@@ -26,7 +26,7 @@ __all__ = ["TISSUE_GROUPS", "AnatomyTable", "ChannelLabel", "anatomy_table", "dr
 
 Array = npt.NDArray[Any]
 
-#: Tissues of the phantom (see ``vmfseg.data.phantom.tissues``) in groups that a picture can show, in reading order.
+#: Tissues of the phantom (see ``vmfseg.phantom.tissues``) in groups that a picture can show, in reading order.
 TISSUE_GROUPS: dict[str, tuple[int, ...]] = {
     "LV blood": (3,),
     "LV myocardium": (4,),

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from vmfseg.metrics import ActivationSample, ScoreRow, describe_channels, match_channels
+from vmfseg.metrics import ScoreRow
+from vmfseg.representation import ActivationSample, describe_channels, match_channels
 from vmfseg.utils import numpy_rng
 
 from .activations import (

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import torch
 
 from vmfseg.data import LoadVolumed
-from vmfseg.metrics import ActivationSample
 from vmfseg.networks import VMFNet
+from vmfseg.representation import ActivationSample
 from vmfseg.transforms import slice_space_transforms
 
 __all__ = ["SliceView", "as_samples", "tissue_file", "view_volume", "worst_slice"]
@@ -125,7 +125,7 @@ def worst_slice(views: Sequence[SliceView]) -> SliceView:
 def tissue_file(image: str) -> Path | None:
     """Return the phantom's file of true tissues that belongs to an image, or ``None``.
 
-    The layouts are those of :mod:`vmfseg.data.phantom.writer`: a folder ``factors`` at the root.
+    The layouts are those of :mod:`vmfseg.phantom.writer`: a folder ``factors`` at the root.
     """
     path = Path(image)
     for ending, other in (("_sa.nii.gz", "_sa_factors.nii.gz"), ("-image.nii.gz", "-factors.nii.gz")):

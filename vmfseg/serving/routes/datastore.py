@@ -10,7 +10,7 @@ from fastapi import APIRouter, File, Form, Query, Response, UploadFile
 from fastapi.responses import FileResponse
 
 from vmfseg.data.reader import read_volume
-from vmfseg.inference.scan import Scan
+from vmfseg.model.scan import Scan
 from vmfseg.serving.answers import encode_map
 from vmfseg.serving.labels import FINAL
 from vmfseg.serving.names import check_plain, parse_object, safe_stem

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the model is worth where the truth is known, so that it can say so where it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from monai.data import MetaTensor
+from scipy.optimize import lsq_linear
+
+from vmfseg.data import LoadVolumed
+from vmfseg.model.corruption import CORRUPTIONS, LEVELS, corrupt
+from vmfseg.model.prediction import FramePrediction, volume_statistics
+from vmfseg.model.predictor import Predictor
+from vmfseg.model.quality import SIGNALS, QualityModel, signal_value, typical_ranges
+from vmfseg.transforms import ToSliceStackd
+
+__all__ = ["QualityCase", "calibrate_quality", "fit_quality", "quality_cases"]
+
+_RIDGE = 0.3
+
+
+@dataclass(frozen=True)
+class QualityCase:
+    """A segmented volume whose truth is known.
+
+    Attributes:
+        frame: what the network said.
+        dice: mean over the foreground classes that the truth has.
+        subject: whose volume.
+        kind: of the corruption.
+        level: of the corruption, 0 for the image as it is.
+    """
+
+    frame: FramePrediction
+    dice: float
+    subject: str
+    kind: str = ""
+    level: int = 0
+
+
+def quality_cases(
+    predictor: Predictor, rows: Sequence[Mapping[str, Any]], *, corruptions: bool = True, every_level: bool = False
+) -> list[QualityCase]:
+    """Segment labelled volumes, as they are and corrupted, and compare with the truth.
+
+    Args:
+        predictor: the model.
+        rows: with image and label, as :class:`vmfseg.data.Experiment` gives them.
+        corruptions: add each kind of corruption, at levels that change from volume to volume.
+        every_level: take all levels of each kind instead.
+    """
+    volume: dict[Hashable, Any]
+    load, stack = LoadVolumed(num_classes=len(predictor.spec.labels)), ToSliceStackd(("image", "label"))
+    cases = []
+    for index, row in enumerate(row for row in rows if row.get("label")):
+        volume = dict(row.items())
+        data = stack(load(volume))
+        image, truth = data["image"], data["label"][0].numpy()
+        plan = [("noise", 0)]
+        for number, kind in enumerate(CORRUPTIONS if corruptions else ()):
+            levels = range(1, LEVELS + 1) if every_level else [1 + (index + number) % LEVELS]
+            plan += [(kind, level) for level in levels]
+        for kind, level in plan:
+            voxels = corrupt(image[0].numpy(), kind, level, seed=index)
+            frame = predictor.predict_frame(MetaTensor(torch.from_numpy(voxels)[None], affine=image.affine))
+            dice = _dice(frame.labels, truth, row.get("annotated"), len(predictor.spec.labels))
+            if dice is not None:
+                # labels are not needed any more, and many cases would hold many of them
+                kept = replace(frame, labels=np.zeros((0, 0, 0), np.uint8))
+                cases.append(QualityCase(kept, dice, str(row.get("subject", index)), kind, level))
+    return cases
+
+
+def fit_quality(
+    cases: Sequence[QualityCase], threshold: float = 0.7, typical: Mapping[str, Sequence[float]] | None = None
+) -> QualityModel:
+    r"""Fit the predicted Dice: least squares with a small ridge, under the signs of :data:`SIGNALS`.
+
+    The error is that of predictions for subjects left out of the fit one by one (of the fit itself, where there is only
+    one subject).
+
+    Args:
+        cases: at least two.
+        threshold: Dice below which a segmentation counts as failed.
+        typical: what source volumes look like, see :func:`typical_ranges`; default what the cases without corruption
+            look like.
+
+    Raises:
+        ValueError: fewer than two cases.
+    """
+    if len(cases) < 2:
+        raise ValueError(f"cases must be at least two volumes with a truth, got {len(cases)}.")
+    if typical is None:
+        typical = typical_ranges([volume_statistics(case.frame) for case in cases if case.level == 0])
+    subjects = sorted({case.subject for case in cases})
+    residuals: list[float] = []
+    for left_out in subjects if len(subjects) > 1 else [""]:
+        model = _fit([case for case in cases if case.subject != left_out], threshold, typical)
+        judged = [case for case in cases if case.subject == left_out] or list(cases)
+        residuals += [model.predict(model.judged(case.frame)) - case.dice for case in judged]
+    error = float(np.sqrt(np.mean(np.square(residuals))))
+    return replace(_fit(cases, threshold, typical), error=error, volumes=len(cases), subjects=len(subjects))
+
+
+def calibrate_quality(
+    predictor: Predictor,
+    rows: Sequence[Mapping[str, Any]],
+    threshold: float = 0.7,
+    typical: Mapping[str, Sequence[float]] | None = None,
+) -> tuple[QualityModel, list[QualityCase]]:
+    """Learn on source validation, and on corruptions of it, how the signals of a volume tell its Dice.
+
+    Args:
+        predictor: the model.
+        rows: labelled volumes that it was not trained on.
+        threshold: Dice below which a segmentation counts as failed.
+        typical: what source volumes look like, see :func:`fit_quality`.
+
+    Returns:
+        The model, and the cases it was fitted on.
+    """
+    cases = quality_cases(predictor, rows)
+    return fit_quality(cases, threshold, typical), cases
+
+
+def _fit(cases: Sequence[QualityCase], threshold: float, typical: Mapping[str, Sequence[float]]) -> QualityModel:
+    names, ranges = list(SIGNALS), {name: list(pair) for name, pair in typical.items()}
+    model = QualityModel({}, {}, {}, 0.0, 0.0, threshold, typical=ranges, sizes=_sizes(cases))
+    table = np.array([[signal_value(model.judged(case.frame), name) for name in names] for case in cases])
+    truth = np.array([case.dice for case in cases])
+    mean, scale = table.mean(axis=0), table.std(axis=0)
+    used = scale > 1e-6
+    scale = np.where(used, scale, 1.0)
+    signs = np.array(list(SIGNALS.values()), dtype=np.float64)
+    matrix = (table - mean) / scale * signs * used
+    ridge = np.sqrt(_RIDGE) * np.eye(len(signs))
+    fitted = lsq_linear(
+        np.vstack([matrix, ridge]), np.concatenate([truth - truth.mean(), np.zeros(len(signs))]), (0.0, np.inf)
+    )
+    weights = fitted.x * signs * used
+    return replace(
+        model,
+        mean=dict(zip(names, mean.tolist(), strict=True)),
+        scale=dict(zip(names, scale.tolist(), strict=True)),
+        weights=dict(zip(names, weights.tolist(), strict=True)),
+        intercept=float(truth.mean()),
+    )
+
+
+def _sizes(cases: Sequence[QualityCase]) -> dict[str, list[float]]:
+    """Return the range of the volumes of every class that was found, on images as they are."""
+    found: dict[str, list[float]] = {}
+    for case in cases:
+        for name, volume in case.frame.volumes.items():
+            if case.level == 0 and volume > 0:
+                found.setdefault(name, []).append(volume)
+    return {name: [min(volumes), max(volumes)] for name, volumes in found.items()}
+
+
+def _dice(labels: npt.NDArray[np.uint8], truth: npt.NDArray[Any], annotated: Any, classes: int) -> float | None:
+    scores = []
+    for value in range(1, classes):
+        if annotated is not None and value not in annotated:
+            continue
+        wanted, found = truth == value, labels == value
+        if wanted.any():
+            scores.append(2 * float((wanted & found).sum()) / float(wanted.sum() + found.sum()))
+    return float(np.mean(scores)) if scores else None

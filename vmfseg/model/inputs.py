@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From what a user types to the images that are meant, and to the files that will hold their labels."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vmfseg.data.reader import SUPPORTED_SUFFIXES
+from vmfseg.model.writer import label_path
+from vmfseg.utils import VmfError
+from vmfseg.utils.io import StrPath
+
+__all__ = ["Job", "find_images", "plan_jobs"]
+
+#: What lies beside images and is none: masks and factors of M&Ms, SCGM and the phantom, and what this package writes.
+_NO_IMAGE = re.compile(r"(_gt|_label|[_-]factors|-mask-r\d+|_seg|_probabilities|_activations)$", re.IGNORECASE)
+_DICOM = (".dcm", ".ima")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One image and where its labels go.
+
+    Attributes:
+        image: a file, or a folder that holds a DICOM series.
+        output: the label map; what else is written lies beside it, see :meth:`beside`.
+    """
+
+    image: Path
+    output: Path
+
+    def beside(self, what: str, suffix: str) -> Path:
+        """Return the file for ``what`` that belongs to the output.
+
+        Example:
+            >>> Job(Path("a.nii"), Path("out/a_seg.nii.gz")).beside("quality", ".json").as_posix()
+            'out/a_quality.json'
+        """
+        return self.output.with_name(f"{_stem(self.output).removesuffix('_seg')}_{what}{suffix}")
+
+    def files(self, probabilities: bool = False, activations: bool = False, overlay: bool = False) -> list[Path]:
+        """Return all files that the job writes."""
+        wanted = [self.output, self.beside("quality", ".json")]
+        wanted += [self.beside("probabilities", ".nii.gz")] if probabilities else []
+        wanted += [self.beside("activations", ".nii.gz")] if activations else []
+        return wanted + ([self.beside("overlay", ".png")] if overlay else [])
+
+
+def find_images(given: StrPath) -> list[tuple[Path, Path]]:
+    """Return the images that a file, a folder or a glob pattern stands for, each with the folder it was looked up in.
+
+    A folder stands for the images in it and below; masks and hidden files are left out. A folder without such files
+    that holds DICOM files is one series, and so is each such folder below.
+
+    Raises:
+        VmfError: VMF295 if there is none.
+    """
+    text = os.path.expanduser(os.fspath(given))
+    if glob.has_magic(text) and not os.path.lexists(text):
+        found = sorted(Path(name) for name in glob.glob(text, recursive=True))
+        images = [pair for path in found if not _hidden(path.name) for pair in _expand(path, chosen=False)]
+    else:
+        images = _expand(Path(text) if Path(text).name else Path(text).resolve(), chosen=True)
+    if not images:
+        raise VmfError(
+            "VMF295",
+            subject=str(given),
+            rule="there must be an image",
+            found="none" if glob.has_magic(text) or os.path.isdir(text) else "no such file or folder",
+            fix=f"give {', '.join(SUPPORTED_SUFFIXES)} files, a folder of them, or a folder with a DICOM series",
+        )
+    return images
+
+
+def plan_jobs(inputs: Sequence[StrPath], output: StrPath) -> list[Job]:
+    """Return one job for each image.
+
+    Args:
+        inputs: files, folders and glob patterns.
+        output: a folder; subfolders of the inputs are kept in it. For a single image it may be a ``.nii`` or
+            ``.nii.gz`` file.
+
+    Raises:
+        VmfError: VMF295 no image, VMF172 two images with one output or one file for several images, VMF173 an output
+            that is an input.
+    """
+    images = list(dict.fromkeys(pair for given in inputs for pair in find_images(given)))
+    target = Path(output).expanduser()
+    if target.name.lower().endswith((".nii", ".nii.gz")) and not target.is_dir():
+        if len(images) != 1:
+            raise VmfError(
+                "VMF172",
+                subject=str(output),
+                rule="several images need a folder as output",
+                found=f"{len(images)} images and one file",
+                fix="give a folder",
+            )
+        jobs = [Job(images[0][0], target)]
+    else:
+        jobs = [Job(image, label_path(image, target, root=root)) for image, root in images]
+    _check_jobs(jobs)
+    return jobs
+
+
+def _check_jobs(jobs: Sequence[Job]) -> None:
+    owners: dict[Path, Path] = {}
+    inputs = {job.image.resolve() for job in jobs}
+    for job in jobs:
+        place = job.output.resolve()
+        if place in inputs:
+            raise VmfError(
+                "VMF173",
+                subject=str(job.output),
+                rule="an output must not be an input",
+                found=f"the labels of {job.image}",
+                fix="choose another output folder",
+            )
+        if place in owners:
+            raise VmfError(
+                "VMF172",
+                subject=str(job.output),
+                rule="every image needs an output of its own",
+                found=f"{owners[place]} and {job.image}",
+                fix="give the folder above them, so that subfolders are kept, or segment them into different folders",
+            )
+        owners[place] = job.image
+
+
+def _expand(path: Path, chosen: bool) -> list[tuple[Path, Path]]:
+    if not path.is_dir():
+        known = path.name.lower().endswith(SUPPORTED_SUFFIXES) and not _NO_IMAGE.search(_stem(path))
+        return [(path, path.parent)] if path.exists() and (chosen or known) else []
+    below = sorted(file for file in path.rglob("*") if not _hidden(*file.relative_to(path).parts))
+    images = [(file, path) for file in below if file.is_file() and _is_image(file)]
+    series = [folder for folder in (path, *(f for f in below if f.is_dir())) if _holds_dicom(folder)]
+    return images + [(folder, path.parent if folder == path else path) for folder in series]
+
+
+def _is_image(path: Path) -> bool:
+    return path.name.lower().endswith(SUPPORTED_SUFFIXES) and not _NO_IMAGE.search(_stem(path))
+
+
+def _holds_dicom(folder: Path) -> bool:
+    for file in folder.iterdir():
+        if file.is_file() and not _hidden(file.name):
+            if file.suffix.lower() in _DICOM:
+                return True
+            with open(file, "rb") as stream:
+                if stream.read(132)[128:] == b"DICM":
+                    return True
+    return False
+
+
+def _hidden(*parts: str) -> bool:
+    return any(part.startswith(".") for part in parts)
+
+
+def _stem(path: Path) -> str:
+    ending = next((s for s in sorted(SUPPORTED_SUFFIXES, key=len)[::-1] if path.name.lower().endswith(s)), "")
+    return path.name[: len(path.name) - len(ending)]

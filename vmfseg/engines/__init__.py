@@ -3,7 +3,6 @@
 
 from .clustering import KernelClusteringTrainer
 from .cross_pseudo import CrossPseudoTrainer
-from .evaluator import VMFEvaluator
 from .semi_supervised import SemiSupervisedTrainer
 from .stages import CalibrationStage, EvaluationStage, KernelStage, PretrainingStage, StageRunner, TrainingStage
 
@@ -17,5 +16,4 @@ __all__ = [
     "SemiSupervisedTrainer",
     "StageRunner",
     "TrainingStage",
-    "VMFEvaluator",
 ]

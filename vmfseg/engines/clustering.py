@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training of the kernels alone."""
+"""Trainer of the vMF kernels alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["KernelClusteringTrainer"]
 
 
 class KernelClusteringTrainer(SemiSupervisedTrainer):
-    """Move the kernels to the centers of the feature clusters; everything else is fixed (the unsupervised setting).
+    """Train the kernels, with everything else frozen: unsupervised setting (Eq. 6).
 
     The whole network stays in eval mode and, while this trainer runs, only the kernels require a gradient. The
     reference code leaves the encoder in train mode, so that the batch-norm statistics of the "frozen" encoder drift.

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training on a stream that mixes labelled and unlabelled batches."""
+"""Trainer for streams of labelled and unlabelled batches."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,28 +10,30 @@ from monai.engines.trainer import SupervisedTrainer
 from monai.engines.utils import IterationEvents
 from monai.utils.enums import CommonKeys as Keys
 
-from .stepping import Stepper, follow_epochs, targets_of, total
+from vmfseg.networks import network_parts
+
+from .stepping import Stepper, follow_epochs, total
 
 __all__ = ["SemiSupervisedTrainer"]
 
 
 class SemiSupervisedTrainer(SupervisedTrainer):  # type: ignore[misc]
-    """Train a vMF network on labelled batches, unlabelled ones, or both in one.
+    """Train a network on labelled batches, unlabelled ones, or both in one.
 
     A batch with a label feeds every term of the loss, one without feeds only the terms that need no label: the loss
     decides, so this engine holds no weights and no second data loader (see :class:`vmfseg.data.InterleavedLoader`). A
-    stream without any unlabelled batch is plain supervised training.
+    stream without any unlabelled batch is plain supervised training, of any network.
 
     All of MONAI's and ignite's handlers plug in: the events of ``SupervisedTrainer`` fire in its order (FORWARD, LOSS,
     BACKWARD, MODEL completed). ``engine.state.output`` has image, label (if any), pred (logits), loss and the single
-    terms by name.
+    terms by name. A method with another objective overrides :meth:`compute_terms`.
 
     Args:
         device, max_epochs, train_data_loader, network, optimizer: as in MONAI's ``SupervisedTrainer``.
-        loss_function: called as ``loss_function(parts, image, label_or_none, **targets)``, returns named scalar terms,
-            for instance :class:`vmfseg.losses.VMFLoss`.
-        target_keys: further entries of the batch that the loss takes by name.
+        loss_function: called as ``loss_function(parts, batch)``, returns named scalar terms, for instance
+            :class:`vmfseg.losses.VMFLoss`; ``parts`` as :func:`vmfseg.networks.network_parts` gives them.
         amp: mixed precision by device type, see :class:`Stepper`.
+        amp_kwargs: passed to ``torch.autocast``.
         accumulation_steps: batches whose gradients are averaged for a step.
         decollate: split the output into a list of images after each iteration, for MONAI's post-processing; off by
             default, since nothing here needs it and it costs time.
@@ -47,7 +48,6 @@ class SemiSupervisedTrainer(SupervisedTrainer):  # type: ignore[misc]
         network: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
         loss_function: Any,
-        target_keys: Sequence[str] = ("presence", "annotated"),
         amp: bool = False,
         amp_kwargs: dict[str, Any] | None = None,
         accumulation_steps: int = 1,
@@ -64,35 +64,42 @@ class SemiSupervisedTrainer(SupervisedTrainer):  # type: ignore[misc]
             decollate=decollate,
             **kwargs,
         )
-        self.target_keys = tuple(target_keys)
+        self.networks, self.optimizers = [network], [optimizer]
         self.stepper = Stepper(self.state.device, amp, amp_kwargs, accumulation_steps)
         follow_epochs(self, train_data_loader)
 
     def set_mode(self, network: torch.nn.Module) -> None:
-        """Put the network in the mode of this training."""
+        """Put a network in the mode of this training."""
         network.train()
 
+    def compute_terms(self, batch: dict[str, Any]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Return the logits and the weighted terms of the objective for a batch that is on the device."""
+        parts = network_parts(self.network, batch[Keys.IMAGE], self.inferer)
+        return parts.logits, self.loss_function(parts, batch)
+
     def _iteration(self, engine: SemiSupervisedTrainer, batchdata: dict[str, Any]) -> dict[str, Any]:
-        image, label = engine.prepare_batch(batchdata, engine.state.device, engine.non_blocking, **engine.to_kwargs)[:2]
-        targets = targets_of(batchdata, engine.target_keys, engine.state.device, engine.non_blocking)
+        device, non_blocking = engine.state.device, engine.non_blocking
+        image, label = engine.prepare_batch(batchdata, device, non_blocking, **engine.to_kwargs)[:2]
         output: dict[str, Any] = {Keys.IMAGE: image} if label is None else {Keys.IMAGE: image, Keys.LABEL: label}
+        others = {k: v for k, v in batchdata.items() if k not in (Keys.IMAGE, Keys.LABEL)}
+        batch = {k: v.to(device, non_blocking=non_blocking) if hasattr(v, "to") else v for k, v in others.items()}
+        batch.update(output)
         engine.state.output = output
         opens, closes = engine.stepper.position(engine)
-        engine.set_mode(engine.network)
-        if opens:
-            engine.optimizer.zero_grad(set_to_none=engine.optim_set_to_none)
+        for network, optimizer in zip(engine.networks, engine.optimizers, strict=True):
+            engine.set_mode(network)
+            if opens:
+                optimizer.zero_grad(set_to_none=engine.optim_set_to_none)
         with engine.stepper.autocast():
-            parts = engine.inferer(image, engine.network, return_parts=True)
-            output[Keys.PRED] = parts.logits
-            engine.fire_event(IterationEvents.FORWARD_COMPLETED)
-            terms = engine.loss_function(parts, image, label, **targets)
+            output[Keys.PRED], terms = engine.compute_terms(batch)
+        engine.fire_event(IterationEvents.FORWARD_COMPLETED)
         output[Keys.LOSS] = total(terms, engine.network)
         output.update({name: term.detach() for name, term in terms.items()})
         engine.fire_event(IterationEvents.LOSS_COMPLETED)
-        engine.stepper.backward(output[Keys.LOSS], engine.optimizer, closes)
+        engine.stepper.backward(output[Keys.LOSS], engine.optimizers, closes)
         engine.fire_event(IterationEvents.BACKWARD_COMPLETED)  # clipping and finite checks hook in here
         if closes:
-            engine.stepper.step([engine.optimizer])
+            engine.stepper.step(engine.optimizers)
         output[Keys.LOSS] = output[Keys.LOSS].detach()
         engine.fire_event(IterationEvents.MODEL_COMPLETED)
         return engine.state.output  # type: ignore[no-any-return]

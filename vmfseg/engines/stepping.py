@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the trainers share: precision by device, gradient accumulation, the targets of a batch, the order of batches."""
+"""Optimizer steps of the trainers: mixed precision by device, gradient accumulation, batches in the order of epochs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from ignite.engine import Engine, Events
 
-__all__ = ["Stepper", "follow_epochs", "run_to_end", "targets_of", "total"]
+__all__ = ["Stepper", "follow_epochs", "run_to_end", "total"]
 
 
 class Stepper:
@@ -49,25 +49,18 @@ class Stepper:
         closes = (index + 1) % self.accumulation_steps == 0 or (length is not None and index + 1 == length)
         return opens, closes
 
-    def backward(self, loss: torch.Tensor, optimizer: torch.optim.Optimizer, closes: bool) -> None:
+    def backward(self, loss: torch.Tensor, optimizers: Iterable[torch.optim.Optimizer], closes: bool) -> None:
         """Add the gradients of ``loss``, unscaled before a step, so that handlers see and clip the true ones."""
         self.scaler.scale(loss / self.accumulation_steps).backward()
         if closes and self.scaler.is_enabled():
-            self.scaler.unscale_(optimizer)
+            for optimizer in optimizers:
+                self.scaler.unscale_(optimizer)
 
     def step(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
         """Step all optimizers."""
         for optimizer in optimizers:
             self.scaler.step(optimizer)
         self.scaler.update()
-
-
-def targets_of(
-    batch: Mapping[str, Any], keys: Iterable[str], device: torch.device, non_blocking: bool
-) -> dict[str, torch.Tensor]:
-    """Return the further targets that the batch has, on the device."""
-    found = {key: batch[key] for key in keys if isinstance(batch.get(key), torch.Tensor)}
-    return {key: value.to(device, non_blocking=non_blocking) for key, value in found.items()}
 
 
 def total(terms: Mapping[str, torch.Tensor], network: torch.nn.Module) -> torch.Tensor:

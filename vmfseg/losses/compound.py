@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The objective of every setting as named, weighted terms."""
+"""Compound loss of the five settings: named, weighted terms."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from vmfseg.networks.parts import VMFParts
 from vmfseg.utils.checks import did_you_mean
 
 from .clustering import VMFClusteringLoss
@@ -68,11 +68,17 @@ class VMFLoss(nn.Module):
         >>> from vmfseg.networks import VMFNet
         >>> net, x = VMFNet(channels=(4, 8, 8), num_kernels=3, hidden_channels=4), torch.rand(2, 1, 16, 16)
         >>> loss, parts = VMFLoss("vmfnet"), net(x, return_parts=True)
-        >>> sorted(loss(parts, x)), sorted(loss(parts, x, torch.zeros(2, 1, 16, 16)))
+        >>> sorted(loss(parts, {"image": x})), sorted(loss(parts, {"image": x, "label": torch.zeros(2, 1, 16, 16)}))
         (['clustering', 'reconstruction'], ['clustering', 'dice', 'reconstruction'])
     """
 
     TERMS = ("dice", "cross_entropy", "reconstruction", "clustering", "presence", "cross_pseudo")
+    #: Which part of the network a term needs, and how to get it.
+    NEEDS = {  # noqa: RUF012 - never changed
+        "reconstruction": ("reconstruction", "Use VMFNet with reconstruct=True"),
+        "clustering": ("kernels", "Use VMFNet"),
+        "presence": ("presence", "Use VMFNet with presence='masks'"),
+    }
 
     def __init__(
         self,
@@ -106,29 +112,21 @@ class VMFLoss(nn.Module):
         self.presence_any = presence_any
         self.cross_pseudo = CrossPseudoLoss(pseudo_target, squared_pred)
 
-    def forward(
-        self,
-        parts: VMFParts,
-        image: torch.Tensor,
-        label: torch.Tensor | None = None,
-        presence: torch.Tensor | None = None,
-        annotated: torch.Tensor | None = None,
-        partner: torch.Tensor | None = None,
-    ) -> dict[str, torch.Tensor]:
+    def forward(self, parts: Any, batch: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         """Return the weighted terms that apply.
 
         Args:
-            parts: of the network.
-            image: ``BCHW[D]``, what the network saw.
-            label: class numbers ``B1HW[D]``, or of the first images only, or ``None``.
-            presence: ``BK``, or of the first images only, or ``None``.
-            annotated: ``BN``, which classes each labelled image was annotated for, or ``None`` for all.
-            partner: logits ``BNHW[D]`` of the other network, or ``None``.
+            parts: of the network, see :func:`vmfseg.networks.network_parts`.
+            batch: ``image`` ``BCHW[D]``, what the network saw, and where there are any: ``label``, class numbers
+                ``B1HW[D]`` of all images or of the first ones; ``presence`` ``BK``, likewise; ``annotated`` ``BN``,
+                which classes each labelled image was annotated for; ``partner``, logits of the other network.
 
         Raises:
             ValueError: a term has a weight but the network lacks the part it needs; shapes that do not fit.
         """
+        image, label, presence = batch["image"], batch.get("label"), batch.get("presence")
         weights = self.weights if label is not None else self.unlabeled_weights
+        self.check_parts(parts)
         terms: dict[str, torch.Tensor] = {}
         if label is not None:
             if label.shape[0] > parts.logits.shape[0]:
@@ -136,15 +134,13 @@ class VMFLoss(nn.Module):
                     f"label must not have more images than the batch, got {label.shape[0]} for "
                     f"{parts.logits.shape[0]}. Pass the labels of the images that the network saw."
                 )
-            logits = parts.logits[: label.shape[0]]
+            logits, annotated = parts.logits[: label.shape[0]], batch.get("annotated")
             annotated = None if annotated is None else annotated[: label.shape[0]]
             if weights.get("dice"):
                 terms["dice"] = self.dice(logits, label, annotated)
             if weights.get("cross_entropy"):
                 terms["cross_entropy"] = self.cross_entropy(logits, label, annotated)
         if weights.get("reconstruction"):
-            if parts.reconstruction is None:
-                raise ValueError("reconstruction has a weight but the network has no composer. Use reconstruct=True.")
             if image.shape != parts.reconstruction.shape:  # torch would broadcast
                 raise ValueError(
                     f"image must have the shape of the reconstruction {tuple(parts.reconstruction.shape)}, got "
@@ -154,15 +150,27 @@ class VMFLoss(nn.Module):
         if weights.get("clustering"):
             terms["clustering"] = self.clustering(parts.features, parts.kernels)
         if weights.get("presence") and presence is not None:
-            if parts.presence is None:
-                raise ValueError("presence has a weight but the network has no presence head. Use presence='masks'.")
             if self.presence_any:
                 presence = presence.any(dim=1, keepdim=True)
             terms["presence"] = self.presence(parts.presence[: presence.shape[0]], presence)
-        if weights.get("cross_pseudo") and partner is not None:
-            terms["cross_pseudo"] = self.cross_pseudo(parts.logits, partner)
+        if weights.get("cross_pseudo") and batch.get("partner") is not None:
+            terms["cross_pseudo"] = self.cross_pseudo(parts.logits, batch["partner"])
         # a term at the foot of its ramp is computed all the same, so that every parameter has a gradient (DDP)
         return {name: weights[name] * self.ramp(name) * value for name, value in terms.items()}
+
+    def check_parts(self, parts: Any) -> None:
+        """Refuse parts that lack what a term with a weight needs, by name.
+
+        Raises:
+            ValueError: the term, the part and the cure.
+        """
+        for term, (part, cure) in self.NEEDS.items():
+            weight = self.weights.get(term) or self.unlabeled_weights.get(term)
+            if weight and getattr(parts, part, None) is None:
+                raise ValueError(
+                    f"weights[{term!r}] must be 0 for a network without {part}, got {weight}. {cure}, or use "
+                    "loss_weights of dice and cross_entropy alone."
+                )
 
     def ramp(self, term: str) -> float:
         """Return the factor of a term's weight at :attr:`progress`."""

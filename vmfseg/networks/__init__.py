@@ -7,14 +7,13 @@ from .encoder import BackboneEncoder, VMFEncoder
 from .heads import AssignmentHead, PresenceHead, SegmentationHead
 from .kernels import VMFKernels
 from .mixture import VMFMixture
-from .parts import FeatureEncoder, VMFParts
+from .parts import VMFParts, network_parts
 from .pretraining import ReconstructionUNet, load_encoder
 from .vmf_net import VMFNet
 
 __all__ = [
     "AssignmentHead",
     "BackboneEncoder",
-    "FeatureEncoder",
     "PresenceHead",
     "ReconstructionUNet",
     "SegmentationHead",
@@ -26,4 +25,5 @@ __all__ = [
     "VMFParts",
     "load_encoder",
     "log_vmf_normalizer",
+    "network_parts",
 ]

@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plain definitions of networks and transforms: recorded from a config that is trained, built again for inference.
+
+A definition is what a MONAI config says about an object once every reference and expression is resolved: ``{"_target_":
+"monai.networks.nets.UNet", "channels": [16, 32]}``, nested where an argument is an object itself. It holds plain values
+only, so it can be stored as JSON and built without evaluating anything:
+
+* :func:`record_definitions` notes, for every object that MONAI's config parser builds, its target and its resolved
+  arguments; :func:`definition_of` returns the definition of such an object;
+* :func:`build` builds a definition, if every target is on the allow-list: networks of MONAI and vmfseg, and those
+  transforms that change values and grids and touch no file, no network and no code by name.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import pydoc
+import weakref
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+import monai.bundle.config_item as config_item
+import numpy as np
+import torch
+from monai.transforms import Transform
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from vmfseg.utils import VmfError
+
+__all__ = ["build", "definition_of", "is_allowed", "record_definitions", "settings_of"]
+
+#: Where networks may come from, by module prefix.
+_NETWORKS = ("monai.networks.nets.", "monai.networks.blocks.", "vmfseg.networks.", "vmfseg.methods.", "torch.nn.")
+#: Where transforms may come from, by the module that defines them.
+_TRANSFORMS = (
+    "monai.transforms.intensity.", "monai.transforms.spatial.", "monai.transforms.croppad.", "monai.transforms.post.",
+    "monai.transforms.compose", "vmfseg.transforms.",
+)  # fmt: skip
+#: Of modules with dangerous classes, only these.
+_ONLY = {
+    "monai.transforms.utility.": (
+        "AsChannelLast", "CastToType", "CopyItems", "DeleteItems", "EnsureChannelFirst", "EnsureType", "Identity",
+        "RepeatChannel", "SelectItems", "SqueezeDim", "ToTensor", "Transpose",
+    ),
+    "vmfseg.data.": ("FuseRaters", "LoadVolume"),
+}  # fmt: skip
+#: Arguments that load weights, from a file or from the network, whoever takes them.
+_FOREIGN_WEIGHTS = ("pretrained", "pretrained_path", "pretrained_url", "pretrained_state_dict_key", "model_path", "weights_path", "load_from")  # fmt: skip
+#: Arguments that say where and how, not what: a run moved to another folder or device is the same run.
+_WHERE = frozenset(
+    {
+        "cache_dir", "ckpt_dir", "data", "default", "device", "log_dir", "mention", "num_workers", "output_dir", "path",
+        "progress", "rank", "root", "bundle_root", "init",
+    }
+)  # fmt: skip
+#: Handlers that look on and change nothing (MONAI's ``--tracking`` adds one, with the time of day in it).
+_OBSERVERS = frozenset(
+    {
+        "HistoryHandler", "ListedOutputHandler", "MLFlowHandler", "ProgressHandler", "RunWriter", "StatsHandler",
+        "TensorBoardStatsHandler",
+    }
+)  # fmt: skip
+_MAX_DEPTH = 20
+_MAX_ELEMENTS = 2_000_000_000  # of all parameters together: 8 GB in float32
+
+_RECORDS: weakref.WeakKeyDictionary[Any, tuple[str, dict[str, Any]]] = weakref.WeakKeyDictionary()
+
+
+def record_definitions() -> None:
+    """Let MONAI's config parser note target and resolved arguments of every object that it builds.
+
+    MONAI keeps no record of how the objects of a config were made; a trained model needs one of its network and its
+    transforms. Called when :mod:`vmfseg.bundle` is imported; a second call changes nothing.
+    """
+    original = config_item.instantiate
+    if getattr(original, "records_definitions", False):
+        return
+
+    @functools.wraps(original)
+    def instantiate(path: str, mode: str, **arguments: Any) -> Any:
+        made = original(path, mode, **arguments)
+        # what cannot be referred to weakly, or not be hashed, is not recorded
+        if hasattr(made, "__weakref__") and type(made).__hash__ is not None:
+            _RECORDS[made] = (path, arguments)
+        return made
+
+    instantiate.records_definitions = True  # type: ignore[attr-defined]
+    config_item.instantiate = instantiate
+
+
+def definition_of(value: Any, place: str) -> Any:
+    """Return the plain definition of an object that was built from a config.
+
+    Args:
+        value: the object, or a plain value, or a list or dictionary of those.
+        place: the id in the config, for messages.
+
+    Raises:
+        VmfError: VMF320 if the object, or one of its arguments, is neither plain nor built from a config.
+
+    Example:
+        >>> definition_of({"channels": (16, 32), "dtype": torch.float32}, "network_def")
+        {'channels': [16, 32], 'dtype': {'_dtype_': 'float32'}}
+    """
+    value = getattr(value, "module", value) if isinstance(value, nn.Module) else value
+    if value is None or isinstance(value, bool | int | float | str):
+        return value.value if isinstance(value, Enum) else value
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, torch.dtype):
+        return {"_dtype_": str(value).removeprefix("torch.")}
+    if isinstance(value, list | tuple):
+        return [definition_of(item, f"{place}::{index}") for index, item in enumerate(value)]
+    if isinstance(value, Mapping):
+        return {str(key): definition_of(item, f"{place}::{key}") for key, item in value.items()}
+    record = _RECORDS.get(value) if type(value).__hash__ is not None and hasattr(value, "__weakref__") else None
+    if record is None:
+        raise VmfError(
+            "VMF320",
+            subject=place,
+            rule="what a model is made of must be plain values or objects of the config, so that it can be built again",
+            found=f"{type(value).__module__}.{type(value).__qualname__}",
+            fix="write it as a number, a text, a list, or an object with _target_",
+        )
+    target, arguments = record
+    return {"_target_": target, **{k: definition_of(v, f"{place}::{k}") for k, v in arguments.items()}}
+
+
+def settings_of(value: Any) -> Any:
+    """Return everything plain that decides what an object of a config does, for comparison with an earlier run.
+
+    Like :func:`definition_of`, but objects that no config made count by their class, and arguments that only say where
+    (folders, devices, workers, rows) and handlers that only look on are left out.
+
+    Example:
+        >>> settings_of({"lr": 0.1, "device": "cpu", "other": object()})
+        {'lr': 0.1, 'other': 'object'}
+    """
+    if isinstance(value, Mapping):
+        return {str(k): settings_of(v) for k, v in value.items() if k not in _WHERE and not _observes(v)}
+    if isinstance(value, list | tuple):
+        return [settings_of(item) for item in value if not _observes(item)]
+    value = getattr(value, "module", value) if isinstance(value, nn.Module) else value
+    record = _RECORDS.get(value) if type(value).__hash__ is not None and hasattr(value, "__weakref__") else None
+    if record is not None:
+        return {"_target_": record[0], **settings_of(record[1])}
+    try:
+        return definition_of(value, "")
+    except VmfError:
+        return getattr(value, "__qualname__", type(value).__qualname__)
+
+
+def is_allowed(target: str) -> bool:
+    """Tell whether inference may build a target: a class of the allow-list, wherever it is named from.
+
+    Example:
+        >>> is_allowed("monai.networks.nets.UNet"), is_allowed("ScaleIntensityd"), is_allowed("os.system")
+        (True, True, False)
+        >>> is_allowed("monai.transforms.SaveImaged"), is_allowed("monai.networks.nets.os.system")
+        (False, False)
+    """
+    return _locate(target) is not None
+
+
+def build(definition: Any, place: str, *, trust: bool = False) -> Any:
+    """Build an object from its plain definition; nothing is evaluated.
+
+    Args:
+        definition: with ``_target_``.
+        place: where it stands, for messages.
+        trust: build targets that are not on the allow-list too.
+
+    Raises:
+        VmfError: VMF321 for a target that is not allowed, VMF322 for arguments that it does not take or that are not
+            plain.
+
+    Example:
+        >>> build({"_target_": "monai.networks.nets.UNet", "spatial_dims": 2, "in_channels": 1, "out_channels": 2,
+        ...        "channels": [4, 8], "strides": [2]}, "network")(torch.zeros(1, 1, 8, 8)).shape
+        torch.Size([1, 2, 8, 8])
+        >>> build({"_target_": "os.system", "command": "id"}, "network")
+        Traceback (most recent call last):
+        vmfseg.utils.errors.VmfError: error VMF321: only networks and transforms of MONAI and vmfseg are built...
+    """
+    return _build(definition, place, trust, 0)
+
+
+def build_network(definition: Mapping[str, Any], place: str, *, trust: bool = False) -> nn.Module:
+    """Build a network without weights, on the meta device where it can be built there: a definition asks for no memory.
+
+    Args:
+        definition: with ``_target_``.
+        place: where it stands, for messages.
+        trust: build targets that are not on the allow-list too.
+
+    Raises:
+        VmfError: see :func:`build`; VMF323 if it is no network, or larger than any machine.
+    """
+    try:
+        with torch.device("meta"):
+            network = build(definition, place, trust=trust)
+    except (VmfError, NotImplementedError) as error:
+        if isinstance(error, VmfError) and "meta" not in error.found.lower():
+            raise
+        with _BoundedMemory():  # some networks read values of tensors when they are made
+            network = build(definition, place, trust=trust)
+    if not isinstance(network, nn.Module):
+        raise _no_network(place, type(network).__name__)
+    return network
+
+
+class _BoundedMemory(TorchDispatchMode):
+    """Refuse tensors beyond :data:`_MAX_ELEMENTS` in all, before they are allocated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if args and isinstance(args[0], list | tuple) and all(isinstance(size, int) for size in args[0]):
+            self.elements += int(np.prod([float(size) for size in args[0]]))
+            if self.elements > _MAX_ELEMENTS:
+                raise _no_network("network", f"more than {_MAX_ELEMENTS} parameters")
+        return func(*args, **(kwargs or {}))
+
+
+def _build(value: Any, place: str, trust: bool, depth: int) -> Any:
+    if depth > _MAX_DEPTH:
+        raise _wrong_arguments(place, f"more than {_MAX_DEPTH} levels")
+    if isinstance(value, list):
+        return [_build(item, f"{place}::{i}", trust, depth + 1) for i, item in enumerate(value)]
+    if not isinstance(value, Mapping):
+        if isinstance(value, str) and value[:1] in ("$", "@", "%"):
+            raise _wrong_arguments(place, value)
+        return value
+    if set(value) == {"_dtype_"}:
+        dtype = getattr(torch, str(value["_dtype_"]), None)
+        if not isinstance(dtype, torch.dtype):
+            raise _wrong_arguments(place, str(value["_dtype_"]))
+        return dtype
+    arguments = {str(k): _build(v, f"{place}::{k}", trust, depth + 1) for k, v in value.items() if k != "_target_"}
+    if "_target_" not in value:
+        return arguments
+    target = str(value["_target_"])
+    made = _locate(target) or (pydoc.locate(target) if trust else None)
+    if made is None:
+        raise VmfError(
+            "VMF321",
+            subject=place,
+            rule="only networks and transforms of MONAI and vmfseg are built from a model's manifest",
+            found=target,
+            fix="pass --trust if you know who wrote it",
+        )
+    loads = [name for name in _FOREIGN_WEIGHTS if arguments.get(name)]
+    if loads and not trust:
+        arguments.update(dict.fromkeys(loads, False if loads == ["pretrained"] else None))  # the model has its own
+    try:
+        return made(**arguments)  # type: ignore[operator] # a class
+    except VmfError:
+        raise
+    except Exception as error:
+        cause = (str(error) or type(error).__name__).splitlines()[0]
+        raise _wrong_arguments(place, f"{type(error).__name__}: {cause}"[:200]) from error
+
+
+@functools.cache
+def _locate(target: str) -> Any:
+    """Return the class of an allowed target, or ``None``."""
+    name = target
+    if "." not in target:
+        module = _locator().get_component_module_name(target)
+        module = module[0] if isinstance(module, list) else module
+        name = f"{module}.{target}" if module else target
+    if not name.startswith((*_NETWORKS, "monai.transforms.", "vmfseg.transforms.", "vmfseg.data.")):
+        return None
+    found = pydoc.locate(name)
+    if not inspect.isclass(found):
+        return _factory(found, name)
+    where = f"{found.__module__}."
+    if issubclass(found, nn.Module):
+        return found if where.startswith(_NETWORKS) else None
+    if not issubclass(found, Transform):
+        return None
+    if where.startswith(_TRANSFORMS):
+        return None if "Lambda" in found.__name__ else found
+    plain = found.__name__.removesuffix("Dict").removesuffix("D").removesuffix("d")
+    return found if any(where.startswith(m) and plain in names for m, names in _ONLY.items()) else None
+
+
+def _factory(found: Any, name: str) -> Any:
+    """Return a function of MONAI's or ours that makes a network, such as ``resnet18``."""
+    home = f"{getattr(found, '__module__', '')}."
+    if inspect.isfunction(found) and home.startswith(("monai.networks.nets.", "vmfseg.networks.", "vmfseg.methods.")):
+        return found if found.__name__ == name.rsplit(".", 1)[-1] and found.__name__.islower() else None
+    return None
+
+
+@functools.cache
+def _locator() -> Any:
+    return config_item.ComponentLocator()  # it reads all of MONAI once
+
+
+def _observes(value: Any) -> bool:
+    record = _RECORDS.get(value) if type(value).__hash__ is not None and hasattr(value, "__weakref__") else None
+    return record is not None and record[0].rsplit(".", 1)[-1] in _OBSERVERS
+
+
+def _wrong_arguments(place: str, found: str) -> VmfError:
+    return VmfError(
+        "VMF322",
+        subject=place,
+        rule="a definition must hold plain arguments that its class takes",
+        found=found,
+        fix="compare the manifest with that of another model, or train again",
+    )
+
+
+def _no_network(place: str, found: str) -> VmfError:
+    return VmfError(
+        "VMF323",
+        subject=place,
+        rule="the definition must be of a network that fits into memory",
+        found=found,
+        fix="compare the manifest with that of another model, or train again",
+    )

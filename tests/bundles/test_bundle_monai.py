@@ -15,7 +15,7 @@ from monai.bundle import ConfigParser, ConfigWorkflow, ckpt_export, load, onnx_e
 from monai.data import load_net_with_metadata
 
 from vmfseg.bundle.compile import bundle_names
-from vmfseg.bundle.locate import find_root
+from vmfseg.bundle.runtime import find_root
 from vmfseg.utils import VmfError
 
 NAMES = bundle_names()

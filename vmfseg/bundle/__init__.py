@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bundles: layered sources compiled to self-contained JSON, and the static checker that never runs a config."""
+"""MONAI bundles: compiled from YAML layers to self-contained JSON, checked without executing them."""
+
+from vmfseg.model.definitions import record_definitions
 
 from . import distributed
-from .fingerprint import config_closure
+from .check import inspect_bundle, require_trusted
+from .fingerprint import config_closure, given_rows
 from .keys import check_keys
-from .locate import find_root
-from .running import given_rows
-from .start import start_run
-from .trust import inspect_bundle, require_trusted
+from .runtime import find_root, start_run
+
+record_definitions()
 
 __all__ = [
     "check_keys",

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bundles as zip files: looked at before a byte is unpacked, and unpacked into a private folder that goes away."""
+"""Bundles as zip files: checked before a byte is unpacked, then unpacked into a temporary folder."""
 
 from __future__ import annotations
 
+import lzma
 import stat
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -18,18 +20,19 @@ __all__ = ["check_archive", "opened_bundle"]
 _MAX_TOTAL = 2_000_000_000
 _MAX_MEMBERS = 10_000
 _MAX_RATIO = 200
+_HIDDEN = (".gitkeep", ".gitignore", ".gitattributes")
 _SMALL = 1_000_000  # below this any ratio is harmless: empty texts compress well
 
 
 @contextmanager
 def opened_bundle(path: StrPath) -> Iterator[Path]:
-    """Yield the folder of a bundle; a zip file is unpacked into a temporary one for as long as the block lasts.
+    """Yield the folder of a bundle; a zip file is unpacked into a temporary folder for as long as the block lasts.
 
     Args:
         path: a folder, or a zip file that holds a bundle at its top or in its only folder.
 
     Raises:
-        VmfError: VMF415 if the archive could harm, VMF318 if it holds no bundle.
+        VmfError: VMF415 if the archive is damaged or could do harm, VMF318 if it holds no bundle.
     """
     if not Path(path).is_file():
         yield Path(path)
@@ -41,15 +44,16 @@ def opened_bundle(path: StrPath) -> Iterator[Path]:
             for member in archive.infolist():
                 if not member.is_dir():
                     _unpack(archive, member, root, path)
-        found = [folder for folder in (root, *sorted(root.iterdir())) if (folder / "configs").is_dir()]
-        if not found:
-            fix = "zip the folder that holds configs and models"
-            raise VmfError("VMF318", subject=str(path), rule="the archive holds no bundle", found="no configs", fix=fix)
-        yield found[0]
+        inside = sorted(root.iterdir())
+        folder = inside[0] if len(inside) == 1 and inside[0].is_dir() else root
+        if not (folder / "configs").is_dir():
+            fix = "zip the folder that holds configs and models, and nothing beside it"
+            raise VmfError("VMF318", subject=str(path), rule="this is no bundle", found="no folder configs", fix=fix)
+        yield folder
 
 
 def check_archive(path: StrPath) -> None:
-    """Refuse a zip file whose members lead out of their folder, are links, come twice, or unpack to too much.
+    """Refuse a zip file whose members lead out of their folder, are links or hidden, come twice, or grow too much.
 
     Raises:
         VmfError: VMF415 with the member.
@@ -93,7 +97,7 @@ def _unpack(archive: zipfile.ZipFile, member: zipfile.ZipInfo, root: Path, path:
                 if left < 0:
                     raise _refuse(path, "a member is longer than the archive says", member.filename)
                 sink.write(chunk)
-    except (zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError) as error:
+    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, RuntimeError, NotImplementedError, EOFError) as error:
         raise _refuse(path, "a member cannot be unpacked", f"{member.filename}: {error}") from error
 
 
@@ -103,7 +107,9 @@ def _name_problem(name: str) -> str:
         return "the name of a member must be plain"
     if pure.is_absolute() or ".." in pure.parts:
         return "a member must not lead out of the folder it is unpacked into"
-    return ""
+    if any(part.startswith(".") for part in pure.parts[:-1]) or (pure.name[0] == "." and pure.name not in _HIDDEN):
+        return "a member must not be hidden"
+    return "" if all(len(part.encode(errors="replace")) < 200 for part in pure.parts) else "a name must be short"
 
 
 def _kind_problem(member: zipfile.ZipInfo) -> str:

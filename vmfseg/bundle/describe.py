@@ -10,8 +10,8 @@ from typing import Any
 from vmfseg.utils import VmfError, sha256_file
 from vmfseg.utils.io import StrPath
 
-from .documents import read_config
-from .trust import bundle_findings
+from .check import bundle_findings
+from .config import read_config
 
 __all__ = ["describe_bundle"]
 

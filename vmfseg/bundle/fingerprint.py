@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
+from types import FrameType
 from typing import Any
 
-from monai.bundle.reference_resolver import ReferenceResolver
+from monai.bundle import ConfigParser, ConfigWorkflow
 
-from .running import running
+from .config import references
 
-__all__ = ["closure", "config_closure"]
+__all__ = ["closure", "config_closure", "given_rows", "running"]
 
 #: Keys that say where and how, not what: a run moved to another folder or device is the same run.
 WHERE = frozenset(
@@ -68,12 +70,12 @@ def closure(config: dict[str, Any], ids: Iterable[str]) -> dict[str, Any]:
         name = todo.pop()
         if name in found or name.split("::")[0] in WHERE:
             continue
-        found[name] = _without_observers(_entry(config, name))
-        todo.extend(_references(found[name]))
+        found[name] = _without_observers(_find(config, name))
+        todo.extend(references(found[name]))
     return dict(sorted(found.items()))
 
 
-def _entry(config: Any, name: str) -> Any:
+def _find(config: Any, name: str) -> Any:
     value = config
     for key in name.split("::"):
         value = value[int(key)] if isinstance(value, list) else value[key]
@@ -92,11 +94,51 @@ def _observes(value: Any) -> bool:
     return isinstance(value, dict) and value.get("_target_") in OBSERVERS
 
 
-def _references(value: Any) -> set[str]:
-    if isinstance(value, dict):
-        return set().union(*(_references(v) for v in value.values()), set())
-    if isinstance(value, list):
-        return set().union(*(_references(v) for v in value), set())
-    if isinstance(value, str):
-        return {str(name) for name in ReferenceResolver.match_refs_pattern(value)}
-    return set()
+def running() -> tuple[ConfigParser | None, ConfigWorkflow | None]:
+    """Return the parser, and the workflow if there is one, on whose behalf the caller was called."""
+    parser = None
+    for frame in _frames():
+        candidate = frame.f_locals.get("self")
+        if parser is None and isinstance(candidate, ConfigParser):
+            parser = candidate
+        if isinstance(candidate, ConfigWorkflow):
+            return parser, candidate
+    return parser, None
+
+
+def given_rows() -> dict[str, Any] | None:
+    """Return the rows that a program put in place of the bundle's own data, or ``None``.
+
+    MONAI Label's app replaces ``train::dataset::data`` and ``validate::dataset::data`` by lists of images and labels
+    and knows of no further data. For use inside a config, as ``given`` of
+    :func:`vmfseg.data.prepare_experiment`: so nothing else is learnt from or judged by.
+
+    Returns:
+        ``labeled`` and ``validation``, lists of dictionaries; ``labels``, class names by value.
+    """
+    parser, _ = running()
+    config = parser.config if parser is not None else {}
+    labeled = _entry(config, "train", "dataset", "data")
+    if not isinstance(labeled, list):
+        return None
+    validation = _entry(config, "validate", "dataset", "data")
+    names = _entry(config, "_meta_", "network_data_format", "outputs", "pred", "channel_def") or {}
+    classes = range(int(_entry(config, "num_classes") or len(names)))
+    return {
+        "labeled": labeled,
+        "validation": validation if isinstance(validation, list) else [],
+        "labels": {value: str(names.get(str(value), f"class {value}" if value else "background")) for value in classes},
+    }
+
+
+def _entry(config: Any, *path: str) -> Any:
+    for key in path:
+        config = config.get(key) if isinstance(config, dict) else None
+    return config
+
+
+def _frames() -> Iterator[FrameType]:
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back

@@ -1,24 +1,103 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bundle for a user's own data, made of the layers that the bundles of the package are made of."""
+"""Bundles for a user's own data, compiled from the layers, with the recipe noted so that compiling can be repeated."""
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from vmfseg.utils import VmfError, check_choice, check_divisible, check_positive
 from vmfseg.utils.io import StrPath
 
-from .compile import compile_spec, described_bundles, write_files
+from .compile import bundle_names, compile_bundle, compile_spec, described_bundles, write_files
+from .config import read_config
 
-__all__ = ["METHODS", "new_bundle"]
+__all__ = ["METHODS", "Recipe", "compiled_files", "new_bundle"]
 
 #: Methods that a new bundle can have.
 METHODS = ("unsupervised", "vmfnet", "vmfpseudo", "vmfweak", "weak")
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,60}")
+#: Names go into configs, where quotes, braces, $, @ and % would mean something.
+_WORD = re.compile(r"\w[\w .+()-]{0,60}")
 _HALVED = 16
+_MAX_SIZE = 4096
+_MAX_LABELS = 254
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What decides the files of a new bundle. Also read from foreign ``metadata.json``, so it is checked strictly.
+
+    Args:
+        labels: names of the classes 1, 2, ... in the masks.
+        spacing: in-plane spacing of the network's slices in mm.
+        size: in-plane size of the slices in pixels, a multiple of 16.
+        method: one of :data:`METHODS`.
+        target_domain: the domain that is left out and judged, or nothing.
+        labeled_fraction: of the labelled subjects, which part is used with its labels.
+
+    Raises:
+        ValueError: for a value that cannot work.
+    """
+
+    labels: Sequence[str]
+    spacing: float
+    size: int
+    method: str = "vmfnet"
+    target_domain: str = ""
+    labeled_fraction: float = 1.0
+
+    def __post_init__(self) -> None:
+        names = list(self.labels) if isinstance(self.labels, list | tuple) else []
+        words = all(isinstance(name, str) and _WORD.fullmatch(name) for name in names)
+        if not words or not 0 < len(names) <= _MAX_LABELS or len({*names, "background"}) != len(names) + 1:
+            raise ValueError(f"labels must be different words without the background, got {names}. Use LV,MYO,RV.")
+        for key in ("spacing", "labeled_fraction"):
+            if type(getattr(self, key)) not in (int, float) or not math.isfinite(getattr(self, key)):
+                raise ValueError(f"{key} must be a number, got {getattr(self, key)!r}. Use for instance 0.8.")
+        check_positive("spacing", self.spacing, "It is the in-plane spacing in mm.")
+        if type(self.size) is not int or not 0 < self.size <= _MAX_SIZE:
+            raise ValueError(f"size must be a whole number up to {_MAX_SIZE}, got {self.size!r}. Use for instance 160.")
+        check_divisible("size", (self.size, self.size), _HALVED, "the encoder halves it four times")
+        check_choice("method", self.method, METHODS)
+        if not isinstance(self.target_domain, str) or (self.target_domain and not _WORD.fullmatch(self.target_domain)):
+            raise ValueError(f"target_domain must be a plain word, got {self.target_domain!r}. Use for instance siteC.")
+        if not 0 < self.labeled_fraction <= 1:
+            found = self.labeled_fraction
+            raise ValueError(f"labeled_fraction must be above 0 and at most 1, got {found}. Write 5 % as 0.05.")
+
+    def compile(self, name: str) -> dict[str, str]:
+        """Return the files of the bundle ``name``: path below the bundle's folder to content.
+
+        Raises:
+            ValueError: for a name that is not small letters, digits and ``_``.
+        """
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"name must be small letters, digits and _, got {name!r}. Use for instance knee_t2.")
+        like = next(spec for spec in described_bundles().values() if spec["fields"]["METHOD"] == self.method)
+        numbered = list(enumerate(["background", *self.labels]))
+        fields: dict[str, Any] = {
+            **like["fields"],
+            "DATA": "folder",
+            "TITLE": name,
+            "OWN_CLASSES": len(numbered),
+            "OWN_PIXDIM": float(self.spacing),
+            "OWN_SIZE": self.size,
+            "OWN_TARGET": self.target_domain,
+            "OWN_FRACTION": float(self.labeled_fraction),
+            "CHANNEL_DEF": {str(value): label for value, label in numbered},
+            "CLASS_LIST": ", ".join(f"{value} {label}" for value, label in numbered),
+            "CLASS_NAMES": ", ".join(self.labels),
+        }
+        files = compile_spec(name, {**like, "fields": fields})
+        metadata = {**json.loads(files["configs/metadata.json"]), "vmfseg": asdict(self)}
+        files["configs/metadata.json"] = json.dumps(metadata, indent=4, ensure_ascii=False) + "\n"
+        return files
 
 
 def new_bundle(
@@ -59,39 +138,30 @@ def new_bundle(
         >>> sorted(path.name for path in files if path.suffix == ".json")
         ['evaluate.json', 'inference.json', 'metadata.json', 'multi_gpu_train.json', 'paper.json', 'train.json']
     """
-    if not _NAME.fullmatch(name):
-        raise ValueError(f"name must be small letters, digits and _, got {name!r}. Use for instance knee_t2.")
     names = [str(label).strip() for label in labels]
-    if not names or len({*names, "background"}) != len(names) + 1 or not all(_is_label(label) for label in names):
-        raise ValueError(f"labels must be different words without the background, got {names}. Use LV,MYO,RV.")
-    check_positive("spacing", spacing, "It is the in-plane spacing in mm.")
-    check_divisible("size", (size, size), _HALVED, "the encoder halves it four times")
-    check_choice("method", method, METHODS)
-    if not 0 < labeled_fraction <= 1:
-        raise ValueError(f"labeled_fraction must be above 0 and at most 1, got {labeled_fraction}. Write 5 % as 0.05.")
+    files = Recipe(names, spacing, size, method, target_domain, labeled_fraction).compile(name)
     root = Path(folder) / name
     if root.exists() and not overwrite:
         raise VmfError(
             "VMF503", subject=str(root), rule="the output exists already", fix="pass --overwrite or choose another name"
         )
-    like = next(spec for spec in described_bundles().values() if spec["fields"]["METHOD"] == method)
-    numbered = list(enumerate(["background", *names]))
-    fields: dict[str, Any] = {
-        **like["fields"],
-        "DATA": "folder",
-        "TITLE": name,
-        "OWN_CLASSES": len(numbered),
-        "OWN_PIXDIM": float(spacing),
-        "OWN_SIZE": int(size),
-        "OWN_TARGET": target_domain,
-        "OWN_FRACTION": float(labeled_fraction),
-        "CHANNEL_DEF": {str(value): label for value, label in numbered},
-        "CLASS_LIST": ", ".join(f"{value} {label}" for value, label in numbered),
-        "CLASS_NAMES": ", ".join(names),
-    }
-    return write_files(compile_spec(name, {**like, "fields": fields}), root)
+    return write_files(files, root)
 
 
-def _is_label(label: str) -> bool:
-    # braces are fields of the layers, the others begin references, expressions and macros of MONAI
-    return bool(label) and not set(label) & set("{}\n\"'") and label[0] not in "$@%"
+def compiled_files(root: Path) -> dict[str, str]:
+    """Return what the layers give for the bundle in a folder: path below the folder to content.
+
+    The bundle is known by ``configs/metadata.json``: a packaged one by its name, one of :func:`new_bundle` by the
+    recipe in the entry ``vmfseg``. Both are plain values that are checked before they are used.
+
+    Returns:
+        Nothing if the layers know no such bundle.
+    """
+    try:
+        metadata = read_config(root / "configs" / "metadata.json")
+        name, recipe = metadata.get("bundle"), metadata.get("vmfseg")
+        if isinstance(recipe, dict) and isinstance(name, str):
+            return Recipe(**recipe).compile(name)
+        return compile_bundle(name) if name in bundle_names() else {}
+    except (VmfError, ValueError, TypeError):
+        return {}

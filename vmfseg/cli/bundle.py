@@ -11,9 +11,9 @@ import typer
 from rich.console import Console
 
 from vmfseg.bundle.archive import opened_bundle
+from vmfseg.bundle.check import inspect_bundle
 from vmfseg.bundle.compile import bundle_names, write_bundle
 from vmfseg.bundle.new import METHODS, new_bundle
-from vmfseg.bundle.trust import inspect_bundle
 from vmfseg.cli.texts import help_text
 from vmfseg.utils import VmfError
 

@@ -110,22 +110,23 @@ def train_bundle(
     from monai.bundle import ConfigWorkflow
 
     from vmfseg.bundle import check_keys, require_trusted
-    from vmfseg.bundle.check import overlay
-    from vmfseg.bundle.documents import read_config
-    from vmfseg.bundle.references import check_config
+    from vmfseg.bundle.components import config_findings
+    from vmfseg.bundle.config import overlay, read_config
 
     folder = _folder(bundle)
     files = _configs(folder, ["train.json", "paper.json"] if paper else ["train.json"])
     require_trusted(folder, trust)
     values = dict(overrides or {})
     config = overlay(*(read_config(file, f"configs/{file.name}") for file in files))
-    if config.get("bundle_root") == ".":  # the zoo's habit; it would write into the current folder
+    if "bundle_root" in config:
         values.setdefault("bundle_root", str(folder))
     with _quiet():
         check_keys(config, values)
         config = overlay(config, values)
-        check_config(config, f"configs/{files[-1].name}", ("training",))
-        workflow = ConfigWorkflow([str(file) for file in files], run_id="training", workflow_type="train", **values)
+        for finding in config_findings(config, f"configs/{files[-1].name}", ("training",)):
+            raise finding
+        names = [str(file) for file in files]
+        workflow = ConfigWorkflow(names, logging_file=False, run_id="training", workflow_type="train", **values)
         failure: Exception | None = None
         try:
             with _terminated_like_interrupted():
@@ -220,7 +221,7 @@ def _explain(error: Exception, config: Mapping[str, Any], values: Mapping[str, A
 
 def _refused_value(component: str, found: str, config: Mapping[str, Any]) -> VmfError:
     """Say which entry of the config holds the arguments that a class refuses."""
-    from vmfseg.bundle.documents import entries
+    from vmfseg.bundle.config import entries
 
     places = [
         place

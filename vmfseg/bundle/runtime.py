@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions that configs call while they run: find the bundle's folder, check the command line, shorten errors."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from monai.bundle.utils import DEFAULT_EXP_MGMT_SETTINGS
+
+from vmfseg.utils import VmfError, find_vmf_error
+
+from .config import overlay, read_config
+from .keys import check_keys
+
+__all__ = ["check_command_line", "explain_errors", "find_root", "start_run"]
+
+#: Options of ``python -m monai.bundle run`` that are no keys of a config.
+_MONAI_OPTIONS = (
+    "args_file", "config_file", "final_id", "init_id", "logging_file", "meta_file", "run_id", "tracking",
+)  # fmt: skip
+
+
+def find_root(name: str) -> str:
+    """Return the folder of bundle ``name``.
+
+    Looked at in this order: the import path, where MONAI puts the folder of a bundle when it runs it; the current
+    folder; ``bundles/<name>`` below it. A folder counts when its ``configs/metadata.json`` carries the name.
+
+    Args:
+        name: the entry ``bundle`` of ``configs/metadata.json``.
+
+    Raises:
+        VmfError: VMF302 if none of them is the bundle.
+    """
+    for folder in (*(Path(entry) for entry in sys.path if entry), Path.cwd(), Path("bundles") / name):
+        try:
+            found = read_config(folder / "configs" / "metadata.json").get("bundle")
+        except VmfError:
+            continue
+        if found == name:
+            return os.path.relpath(folder) if folder.resolve().is_relative_to(Path.cwd()) else str(folder.resolve())
+    raise VmfError(
+        "VMF302",
+        subject=f"bundle {name}",
+        rule="the folder of the bundle cannot be found from here",
+        found=f"current folder {Path.cwd()}",
+        fix="pass --bundle_root with the folder that holds configs and models",
+    )
+
+
+def start_run() -> None:
+    """Refuse misspelt keys of ``python -m monai.bundle`` and let it end with the cause of an error.
+
+    The first entry of ``training``, ``evaluating`` and ``run``: ``"$vmfseg.bundle.start_run()"``. Other programs check
+    their overrides themselves, so nothing happens there.
+
+    Raises:
+        VmfError: VMF110 with the nearest key.
+    """
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if main is not None and main.name.startswith("monai.bundle"):
+        explain_errors()
+        check_command_line(sys.argv[1:])
+
+
+def check_command_line(words: Sequence[str]) -> None:
+    """Refuse keys of a ``monai.bundle run`` command line that its config files do not have.
+
+    Args:
+        words: of the command line, ``--key value`` or ``--key=value``.
+
+    Raises:
+        VmfError: VMF110 with the nearest key; VMF310 and VMF319 for files that cannot be read or laid over each other.
+    """
+    options = dict(_options(words))
+    text = options.get("config_file") or ""
+    try:
+        files = ast.literal_eval(text) if text.startswith(("[", "(")) else text.split(",")
+    except (SyntaxError, ValueError):
+        files = []
+    if text and all(isinstance(file, str) and Path(file).is_file() for file in files):
+        known = overlay(*(read_config(Path(file)) for file in files))
+        if options.get("tracking") in DEFAULT_EXP_MGMT_SETTINGS:
+            known |= DEFAULT_EXP_MGMT_SETTINGS[options["tracking"]]["configs"]
+        keys: dict[str, Any] = {key: value for key, value in options.items() if key not in _MONAI_OPTIONS}
+        check_keys(known, keys)
+
+
+def explain_errors() -> None:
+    """Let the program end with the error alone, which MONAI wraps into pages; ``VMFSEG_DEBUG=1`` shows these."""
+    previous = sys.excepthook
+    if getattr(previous, "explains", False):
+        return
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        refusal = find_vmf_error(error)
+        if refusal is None or os.environ.get("VMFSEG_DEBUG"):
+            previous(kind, error, trace)
+        if refusal is not None:
+            sys.stderr.write(f"vmfseg: {refusal.render()}\n")
+
+    hook.explains = True  # type: ignore[attr-defined]
+    sys.excepthook = hook
+
+
+def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if word.startswith("--"):
+            key, equals, value = word[2:].partition("=")
+            yield key.replace("-", "_"), value if equals else following

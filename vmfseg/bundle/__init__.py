@@ -4,10 +4,11 @@
 from vmfseg.model.definitions import record_definitions
 
 from . import distributed
-from .check import inspect_bundle, require_trusted
+from .check import inspect_bundle
 from .fingerprint import config_closure, given_rows
 from .keys import check_keys
 from .runtime import find_root, start_run
+from .trust import read_overlay, require_trusted
 
 record_definitions()
 
@@ -18,6 +19,7 @@ __all__ = [
     "find_root",
     "given_rows",
     "inspect_bundle",
+    "read_overlay",
     "require_trusted",
     "start_run",
 ]

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one error of the project.
+"""The error class of the package: code, subject, rule, found, fix.
 
 Whatever a user gets wrong is reported by a :class:`VmfError`: *subject* (argument or file), *rule* (what does not
 hold), *found* (what came instead), *fix* (the cure). The command line, the server and the Python API all show the same
-object, in at most five lines. The first digit of the code decides the exit code of a command:
+object, in at most five lines. :mod:`vmfseg.utils.error_codes` lists the codes; the first digit decides the exit code of
+a command:
 
 =====  ======================================  =========
 code   meaning                                 exit code
@@ -26,6 +27,7 @@ __all__ = ["EXIT_CODES", "VmfError", "find_vmf_error"]
 #: Exit code of a command by the first digit of the error code.
 EXIT_CODES = {"1": 2, "2": 3, "3": 4, "4": 5, "5": 6, "9": 7}
 
+_MAX_LENGTH = 600
 _BLOCK = re.compile(
     r"error (?P<code>VMF\d{3}): (?P<rule>[^\n]*)"
     r"(?:\n  about  (?P<subject>[^\n]*))?(?:\n  found  (?P<found>[^\n]*))?(?:\n  fix    (?P<fix>[^\n]*))?"
@@ -33,14 +35,18 @@ _BLOCK = re.compile(
 
 
 class VmfError(ValueError):
-    """A refusal that names its subject, the broken rule, what was found and the cure.
+    """An error that names its subject, the broken rule, what was found and the cure.
 
     Args:
-        code: ``"VMFnnn"``, stable over releases, so that scripts can rely on it.
+        code: ``"VMFnnn"`` of :data:`vmfseg.utils.error_codes.ERROR_CODES`, stable over releases, so that scripts can
+            rely on it.
         subject: the argument or file that is refused.
         rule: what does not hold, one short clause.
         found: what came instead.
         fix: what the user can do about it.
+
+    Every field becomes one line of bounded length. Control characters, which a file name may hold and a terminal would
+    obey, are escaped.
 
     Example:
         >>> error = VmfError("VMF213", subject="a.nii.gz", rule="the file is empty", found="0 bytes", fix="copy again")
@@ -106,4 +112,7 @@ def find_vmf_error(error: BaseException) -> VmfError | None:
 
 
 def _line(text: str) -> str:
-    return " ".join(str(text).split())
+    """Return a text as one bounded line of printable characters that any UTF-8 stream takes."""
+    line = " ".join(str(text).split())
+    line = line if len(line) <= _MAX_LENGTH else f"{line[: _MAX_LENGTH - 3]}..."
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in line)

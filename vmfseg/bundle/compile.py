@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From commented YAML layers to the complete JSON that every consumer of a bundle wants.
+"""Compile bundles: commented YAML layers in, self-contained JSON configs and texts out.
 
 A bundle is described in ``layers/bundles.yaml``: which layers make each of its configs, and the values that fill the
 ``{NAME}`` fields. Layers are merged in order: dictionaries key by key, everything else is replaced; ``null`` removes a
 key. ``_like_: a::b`` inside a dictionary stands for the entries of ``a::b``, over which its own entries are laid. Every
-plain value at the top of ``train.json`` is a field too (``image_size`` is ``{IMAGE_SIZE}``), so metadata and model card
-cannot drift from it. The result is written below ``bundles/`` and committed; ``python -m vmfseg.bundle check`` compiles
+plain value at the top of ``train.json`` is a field too (``image_size`` is ``{IMAGE_SIZE}``), and so are the number and
+names of its ``labels`` (``{NUM_CLASSES}``, ``{CLASS_LIST}``, ``{CLASS_NAMES}``), so metadata and model card cannot drift
+from it. The result is written below ``bundles/`` and committed; ``python -m vmfseg.bundle check`` compiles
 again and compares.
 """
 
@@ -28,6 +29,7 @@ __all__ = [
     "compile_bundle",
     "compile_spec",
     "described_bundles",
+    "format_json",
     "merge_layers",
     "resolve_likes",
     "write_bundle",
@@ -35,6 +37,7 @@ __all__ = [
 ]
 
 _FIELD = re.compile(r"\{([A-Z_]+)\}")
+_WIDTH = 120
 
 
 def bundle_names() -> list[str]:
@@ -86,8 +89,8 @@ def compile_spec(name: str, spec: Mapping[str, Any]) -> dict[str, str]:
         merged = resolve_likes(merge_layers(*(_layer(layer) for layer in names)))
         merged = _fill(merged, fields, target)
         if target == "train.json":
-            fields = {**_plain(merged), **fields}
-        files[f"configs/{target}"] = json.dumps(merged, indent=4, ensure_ascii=False) + "\n"
+            fields = {**_plain(merged["network_def"]), **_plain(merged), "NUM_CLASSES": len(merged["labels"]), **fields}
+        files[f"configs/{target}"] = format_json(merged) + "\n"
     for target, sources in {**described["files"], **spec.get("files", {})}.items():
         texts = [_text(_fill(source, fields, target)) for source in sources]
         files[target] = _fill("\n".join(texts), fields, target)
@@ -160,9 +163,41 @@ def resolve_likes(config: Mapping[str, Any]) -> dict[str, Any]:
     return dict(resolve(config))
 
 
+def format_json(value: Any, indent: int = 0, taken: int = 0) -> str:
+    """Return JSON with everything on one line that fits, so that a config reads top to bottom.
+
+    Example:
+        >>> print(format_json({"channels": [16, 32], "handlers": [{"_target_": "A", "text": "x" * 60}] * 2}))
+        {
+            "channels": [16, 32],
+            "handlers": [
+                {"_target_": "A", "text": "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"},
+                {"_target_": "A", "text": "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"}
+            ]
+        }
+    """
+    line = json.dumps(value, ensure_ascii=False)
+    if not isinstance(value, dict | list) or (indent and indent + taken + len(line) < _WIDTH):
+        return line
+    pad, end = " " * (indent + 4), " " * indent
+    if isinstance(value, list):
+        parts = [f"{pad}{format_json(item, indent + 4, 1)}" for item in value]
+        return "[\n" + ",\n".join(parts) + f"\n{end}]"
+    entries = []
+    for key, item in value.items():
+        name = f"{json.dumps(key, ensure_ascii=False)}: "
+        entries.append(f"{pad}{name}{format_json(item, indent + 4, len(name) + 1)}")
+    return "{\n" + ",\n".join(entries) + f"\n{end}}}"
+
+
 def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the plain values at the top of a config as fields."""
-    plain = {}
+    """Return the plain values at the top of a config as fields, and the names of its classes in words."""
+    plain: dict[str, Any] = {}
+    labels = config.get("labels")
+    if isinstance(labels, Mapping):
+        plain["NUM_CLASSES"] = len(labels)
+        plain["CLASS_LIST"] = ", ".join(f"{value} {label}" for value, label in labels.items())
+        plain["CLASS_NAMES"] = ", ".join(str(label) for value, label in labels.items() if int(value))
     for key, value in config.items():
         parts = value if isinstance(value, list) else [value]
         if all(isinstance(part, str | int | float) and not str(part).startswith(("$", "@", "%")) for part in parts):

@@ -5,9 +5,9 @@ A bundle is described in ``layers/bundles.yaml``: which layers make each of its 
 ``{NAME}`` fields. Layers are merged in order: dictionaries key by key, everything else is replaced; ``null`` removes a
 key. ``_like_: a::b`` inside a dictionary stands for the entries of ``a::b``, over which its own entries are laid. Every
 plain value at the top of ``train.json`` is a field too (``image_size`` is ``{IMAGE_SIZE}``), and so are the number and
-names of its ``labels`` (``{NUM_CLASSES}``, ``{CLASS_LIST}``, ``{CLASS_NAMES}``), so metadata and model card cannot drift
-from it. The result is written below ``bundles/`` and committed; ``python -m vmfseg.bundle check`` compiles
-again and compares.
+names of its ``labels`` (``{NUM_CLASSES}``, ``{CLASS_LIST}``, ``{CLASS_NAMES}``), so metadata and model card cannot
+drift from it. The result is written below ``bundles/`` and committed; ``python -m vmfseg.bundle check`` compiles again
+and compares.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def compile_spec(name: str, spec: Mapping[str, Any]) -> dict[str, str]:
         merged = resolve_likes(merge_layers(*(_layer(layer) for layer in names)))
         merged = _fill(merged, fields, target)
         if target == "train.json":
-            fields = {**_plain(merged["network_def"]), **_plain(merged), "NUM_CLASSES": len(merged["labels"]), **fields}
+            fields = {**_plain(merged.get("network_def", {})), **_plain(merged), **fields}
         files[f"configs/{target}"] = format_json(merged) + "\n"
     for target, sources in {**described["files"], **spec.get("files", {})}.items():
         texts = [_text(_fill(source, fields, target)) for source in sources]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Feed the scores of volumes from an evaluation engine."""
+"""Handler that scores predicted volumes."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ __all__ = ["ScoresHandler"]
 class ScoresHandler:
     """Score every predicted volume against its truth on the native grid.
 
-    It runs after the post-processing, which must leave a label map in ``pred`` of the output; the truth, spacing and
-    names come from the batch.
+    For engines whose output has a label map ``pred`` on the image's own grid, one volume an iteration
+    (:class:`vmfseg.engines.PredictionEvaluator`); the truth, spacing and names come from the batch.
 
     Args:
         scores: what collects.
         truth_key: entry of the batch with the true label map on the native grid.
     """
 
-    def __init__(self, scores: SegmentationScores, truth_key: str = "truth") -> None:
+    def __init__(self, scores: SegmentationScores, truth_key: str = "label") -> None:
         self.scores, self.truth_key = scores, truth_key
 
     def attach(self, engine: Engine) -> None:
@@ -34,29 +34,23 @@ class ScoresHandler:
         engine.add_event_handler(Events.ITERATION_COMPLETED, self)
 
     def __call__(self, engine: Any) -> None:
-        """Score the volumes of this iteration."""
-        for row, output in zip(engine.state.batch, engine.state.output, strict=True):
-            if self.truth_key not in row:
-                continue
-            truth = row[self.truth_key]
-            affine = torch.as_tensor(truth.affine, dtype=torch.float64)
-            self.scores.update(
-                _array(output[Keys.PRED]),
-                _array(truth),
-                spacing=affine[:3, :3].norm(dim=0).tolist(),
-                subject=str(row["subject"]),
-                domain=str(row.get("domain", "all")),
-                phase=None if not row.get("phase") else str(row["phase"]),
-                annotated=_classes(row.get("annotated")),
-                frame=None if row.get("frame") is None else int(row["frame"]),
-            )
+        """Score the volume of this iteration."""
+        row = engine.state.batch
+        if self.truth_key not in row:
+            return
+        truth = row[self.truth_key]
+        affine = torch.as_tensor(truth.affine, dtype=torch.float64)
+        self.scores.update(
+            _array(engine.state.output[Keys.PRED]),
+            _array(truth),
+            spacing=affine[:3, :3].norm(dim=0).tolist(),
+            subject=str(row["subject"]),
+            domain=str(row.get("domain", "all")),
+            phase=None if not row.get("phase") else str(row["phase"]),
+            annotated=row.get("annotated"),
+            frame=row.get("frame"),
+        )
 
 
 def _array(labels: torch.Tensor) -> Any:
     return labels[0].detach().cpu().numpy().astype("uint8" if float(labels.max()) < 256 else "int32")
-
-
-def _classes(annotated: Any) -> list[int] | None:
-    if annotated is None or (isinstance(annotated, str) and not annotated):
-        return None
-    return [int(c) for c in annotated]

@@ -1,48 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Volumes in, labels on the same grid out, with an honest word on trust; and the network for other runtimes."""
+"""The trained model: its manifest, the predictor, predicted quality and domain shift."""
 
-from .calibration import calibrate_quality
-from .deploy import DeployedInferer, deploy
+from .artifact import Model
+from .definitions import prepare_network, record_definitions
 from .inferer import SliceBatchInferer
-from .inputs import Job, find_images, plan_jobs
-from .listing import find_rows, rows_of_file
-from .plausibility import plausibility
+from .inputs import find_images, find_rows, plan_jobs
 from .prediction import FramePrediction, Prediction
 from .predictor import Predictor
 from .quality import QualityModel
-from .segment import SegmentOptions, SegmentResult, segment_files
-from .shift import ShiftReference, ShiftReport, SubjectStatistics
-from .spec import BundleSpec
+from .segment import SegmentOptions, segment_files
+from .shift import ShiftReference, SubjectStatistics
 from .survey import shift_groups
-from .weights import ModelLoader, load_model
-from .writer import SaveLabeld, label_path, write_label
+from .weights import warm_start
+from .writer import write_label
 
 __all__ = [
-    "BundleSpec",
-    "DeployedInferer",
     "FramePrediction",
-    "Job",
-    "ModelLoader",
+    "Model",
     "Prediction",
     "Predictor",
     "QualityModel",
-    "SaveLabeld",
     "SegmentOptions",
-    "SegmentResult",
     "ShiftReference",
-    "ShiftReport",
     "SliceBatchInferer",
     "SubjectStatistics",
-    "calibrate_quality",
-    "deploy",
     "find_images",
     "find_rows",
-    "label_path",
-    "load_model",
     "plan_jobs",
-    "plausibility",
-    "rows_of_file",
+    "prepare_network",
+    "record_definitions",
     "segment_files",
     "shift_groups",
+    "warm_start",
     "write_label",
 ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs the network: torch, or a file exported for ONNX Runtime or OpenVINO."""
+"""Backends that run the network: torch, ONNX Runtime or OpenVINO."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch import nn
 
-from vmfseg.model.deploy import Explained, ExplainedNetwork, deploy, run_batch
+from vmfseg.model.deploy import Explained, deploy, explained_network, run_batch
 from vmfseg.model.onnx_winograd import read_with_winograd
 from vmfseg.model.probe import guard_int8
-from vmfseg.networks import VMFNet
 from vmfseg.utils import VmfError, check_choice, read_json, sha256_file
 from vmfseg.utils.io import StrPath
 from vmfseg.utils.packages import require_package
@@ -37,21 +37,20 @@ class TorchBackend:
     """The deployed network in torch itself, see :func:`deploy`.
 
     Args:
-        network: a :class:`VMFNet`, trained.
+        network: trained.
         device: where it runs.
     """
 
     name = "torch"
 
-    def __init__(self, network: VMFNet, device: torch.device | str = "cpu") -> None:
+    def __init__(self, network: nn.Module, device: torch.device | str = "cpu") -> None:
         self.device = torch.device(device)
-        ready: Any = deploy(network, portable=self.device.type != "cpu")
-        self.network = ExplainedNetwork(ready).to(self.device)
+        self.network = explained_network(deploy(network, portable=self.device.type != "cpu")).to(self.device)
 
     def __call__(self, batch: torch.Tensor) -> Explained:
         """Run the batch."""
         result = run_batch(self.network, batch.to(self.device))
-        return Explained(*(value.cpu() for value in result))
+        return Explained(result.cpu()) if isinstance(result, torch.Tensor) else Explained(*(v.cpu() for v in result))
 
 
 class OnnxBackend:
@@ -116,10 +115,10 @@ class OpenVINOBackend:
     def __call__(self, batch: torch.Tensor) -> Explained:
         """Run the batch."""
         found = self.model(np.ascontiguousarray(batch.numpy(), dtype=np.float32))
-        return Explained(*(torch.from_numpy(np.array(found[index])) for index in range(3)))
+        return Explained(*(torch.from_numpy(np.array(found[index])) for index in range(len(found))))
 
 
-def open_backend(name: str, network: VMFNet, weights: Path, device: torch.device | str = "cpu") -> Backend:
+def open_backend(name: str, network: nn.Module, weights: Path, device: torch.device | str = "cpu") -> Backend:
     """Return the backend ``name``, for weights and what was exported from them.
 
     Args:
@@ -168,8 +167,8 @@ def exported_file(name: str, weights: Path) -> Path:
 
 
 def _check_outputs(path: StrPath, count: int) -> None:
-    if count != len(Explained._fields):
-        raise _unusable(path, f"{count} outputs instead of {len(Explained._fields)}")
+    if count not in (1, len(Explained._fields)):
+        raise _unusable(path, f"{count} outputs instead of 1 or {len(Explained._fields)}")
 
 
 def _unusable(path: StrPath, cause: Any) -> VmfError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the model is worth where the truth is known, so that it can say so where it is not."""
+"""Fit the predicted Dice on labelled source volumes and corruptions of them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def quality_cases(
         every_level: take all levels of each kind instead.
     """
     volume: dict[Hashable, Any]
-    load, stack = LoadVolumed(num_classes=len(predictor.spec.labels)), ToSliceStackd(("image", "label"))
+    load, stack = LoadVolumed(num_classes=len(predictor.labels)), ToSliceStackd(("image", "label"))
     cases = []
     for index, row in enumerate(row for row in rows if row.get("label")):
         volume = dict(row.items())
@@ -67,9 +67,9 @@ def quality_cases(
             levels = range(1, LEVELS + 1) if every_level else [1 + (index + number) % LEVELS]
             plan += [(kind, level) for level in levels]
         for kind, level in plan:
-            voxels = corrupt(image[0].numpy(), kind, level, seed=index)
-            frame = predictor.predict_frame(MetaTensor(torch.from_numpy(voxels)[None], affine=image.affine))
-            dice = _dice(frame.labels, truth, row.get("annotated"), len(predictor.spec.labels))
+            voxels = np.stack([corrupt(channel, kind, level, seed=index) for channel in image.numpy()])
+            frame = predictor.predict_frame(MetaTensor(torch.from_numpy(voxels), affine=image.affine))
+            dice = _dice(frame.labels, truth, row.get("annotated"), len(predictor.labels))
             if dice is not None:
                 # labels are not needed any more, and many cases would hold many of them
                 kept = replace(frame, labels=np.zeros((0, 0, 0), np.uint8))

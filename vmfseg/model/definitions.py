@@ -15,7 +15,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import pydoc
+import re
+import sys
 import weakref
 from collections.abc import Mapping
 from enum import Enum
@@ -28,9 +31,20 @@ from monai.transforms import Transform
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from vmfseg.model.weights import warm_start
 from vmfseg.utils import VmfError
+from vmfseg.utils.io import StrPath
+from vmfseg.utils.seeds import seeded
 
-__all__ = ["build", "definition_of", "is_allowed", "record_definitions", "settings_of"]
+__all__ = [
+    "build",
+    "build_network",
+    "definition_of",
+    "is_allowed",
+    "prepare_network",
+    "record_definitions",
+    "settings_of",
+]
 
 #: Where networks may come from, by module prefix.
 _NETWORKS = ("monai.networks.nets.", "monai.networks.blocks.", "vmfseg.networks.", "vmfseg.methods.", "torch.nn.")
@@ -48,12 +62,12 @@ _ONLY = {
     "vmfseg.data.": ("FuseRaters", "LoadVolume"),
 }  # fmt: skip
 #: Arguments that load weights, from a file or from the network, whoever takes them.
-_FOREIGN_WEIGHTS = ("pretrained", "pretrained_path", "pretrained_url", "pretrained_state_dict_key", "model_path", "weights_path", "load_from")  # fmt: skip
+_FOREIGN_WEIGHTS = ("pretrained", "pretrained_path", "pretrained_url", "model_path", "weights_path", "load_from")
 #: Arguments that say where and how, not what: a run moved to another folder or device is the same run.
 _WHERE = frozenset(
     {
-        "cache_dir", "ckpt_dir", "data", "default", "device", "log_dir", "mention", "num_workers", "output_dir", "path",
-        "progress", "rank", "root", "bundle_root", "init",
+        "bundle_root", "cache_dir", "ckpt_dir", "data", "dataset_dir", "default", "device", "given", "init", "log_dir",
+        "mention", "num_workers", "output_dir", "path", "progress", "quiet", "rank", "root", "version",
     }
 )  # fmt: skip
 #: Handlers that look on and change nothing (MONAI's ``--tracking`` adds one, with the time of day in it).
@@ -63,10 +77,12 @@ _OBSERVERS = frozenset(
         "TensorBoardStatsHandler",
     }
 )  # fmt: skip
+_ARCHITECTURE = re.compile(r"[a-z]+_?\d+[a-z0-9_]*")  # resnet18, seresnet50, senet154; not get_pretrained_...
 _MAX_DEPTH = 20
 _MAX_ELEMENTS = 2_000_000_000  # of all parameters together: 8 GB in float32
 
-_RECORDS: weakref.WeakKeyDictionary[Any, tuple[str, dict[str, Any]]] = weakref.WeakKeyDictionary()
+#: Target and arguments by the identity of the object that was made; an entry goes with its object.
+_RECORDS: dict[int, tuple[str, dict[str, Any]]] = {}
 
 
 def record_definitions() -> None:
@@ -80,11 +96,10 @@ def record_definitions() -> None:
         return
 
     @functools.wraps(original)
-    def instantiate(path: str, mode: str, **arguments: Any) -> Any:
+    def instantiate(path: str, mode: str, /, **arguments: Any) -> Any:
         made = original(path, mode, **arguments)
-        # what cannot be referred to weakly, or not be hashed, is not recorded
-        if hasattr(made, "__weakref__") and type(made).__hash__ is not None:
-            _RECORDS[made] = (path, arguments)
+        if _record(made) is None:
+            _keep(made, (path, arguments))
         return made
 
     instantiate.records_definitions = True  # type: ignore[attr-defined]
@@ -118,7 +133,7 @@ def definition_of(value: Any, place: str) -> Any:
         return [definition_of(item, f"{place}::{index}") for index, item in enumerate(value)]
     if isinstance(value, Mapping):
         return {str(key): definition_of(item, f"{place}::{key}") for key, item in value.items()}
-    record = _RECORDS.get(value) if type(value).__hash__ is not None and hasattr(value, "__weakref__") else None
+    record = _record(value)
     if record is None:
         raise VmfError(
             "VMF320",
@@ -146,7 +161,7 @@ def settings_of(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [settings_of(item) for item in value if not _observes(item)]
     value = getattr(value, "module", value) if isinstance(value, nn.Module) else value
-    record = _RECORDS.get(value) if type(value).__hash__ is not None and hasattr(value, "__weakref__") else None
+    record = _record(value)
     if record is not None:
         return {"_target_": record[0], **settings_of(record[1])}
     try:
@@ -212,6 +227,35 @@ def build_network(definition: Mapping[str, Any], place: str, *, trust: bool = Fa
     if not isinstance(network, nn.Module):
         raise _no_network(place, type(network).__name__)
     return network
+
+
+def prepare_network(
+    network: nn.Module, device: str | torch.device = "cpu", seed: int | None = None, init: StrPath = "", rank: int = 0
+) -> nn.Module:
+    """Return a network of a config ready for training: seeded weights or those of another model, on its device.
+
+    The network is built again from its definition with torch's generator seeded, so that equal seeds give equal
+    weights, and two networks of one definition can start differently.
+
+    Args:
+        network: built from a config.
+        device: where it goes.
+        seed: of the initial weights; ``None`` takes the network as it is.
+        init: bundle, run or file of weights to start from, see :func:`vmfseg.model.warm_start`; empty for none.
+        rank: of this process; only the first one tells what was taken over.
+    """
+    record = _record(network)
+    if seed is not None and record is not None:
+        definition = definition_of(network, "network_def")
+        with seeded(seed, "network"):
+            network = build(definition, "network_def", trust=True)
+        _keep(network, record)
+    if os.fspath(init):
+        for line in warm_start(network, init):
+            if rank == 0:
+                sys.stdout.write(f"init: {line}\n")
+        sys.stdout.flush()
+    return network.to(device=torch.device(device), memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
 class _BoundedMemory(TorchDispatchMode):
@@ -296,7 +340,7 @@ def _factory(found: Any, name: str) -> Any:
     """Return a function of MONAI's or ours that makes a network, such as ``resnet18``."""
     home = f"{getattr(found, '__module__', '')}."
     if inspect.isfunction(found) and home.startswith(("monai.networks.nets.", "vmfseg.networks.", "vmfseg.methods.")):
-        return found if found.__name__ == name.rsplit(".", 1)[-1] and found.__name__.islower() else None
+        return found if _ARCHITECTURE.fullmatch(found.__name__) else None
     return None
 
 
@@ -305,8 +349,20 @@ def _locator() -> Any:
     return config_item.ComponentLocator()  # it reads all of MONAI once
 
 
+def _keep(made: Any, record: tuple[str, dict[str, Any]]) -> None:
+    try:
+        weakref.finalize(made, _RECORDS.pop, id(made), None).atexit = False
+    except TypeError:  # a plain value, or a class without weak references
+        return
+    _RECORDS[id(made)] = record
+
+
+def _record(value: Any) -> tuple[str, dict[str, Any]] | None:
+    return _RECORDS.get(id(value))
+
+
 def _observes(value: Any) -> bool:
-    record = _RECORDS.get(value) if type(value).__hash__ is not None and hasattr(value, "__weakref__") else None
+    record = _record(value)
     return record is not None and record[0].rsplit(".", 1)[-1] in _OBSERVERS
 
 

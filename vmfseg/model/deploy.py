@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The network as it segments: batch norm folded into the convolutions, what only training needs left out."""
+"""Networks made ready for inference: batch norm folded into convolutions, parts that only training needs removed."""
 
-from __future__ import annotations
-
+# no `from __future__ import annotations` here: TorchScript reads the types of Explained at run time
 import copy
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import torch
 from torch import nn
@@ -13,10 +12,10 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from vmfseg.model.fast_convolution import use_winograd
-from vmfseg.model.inferer import SliceBatchInferer
-from vmfseg.networks import VMFKernels, VMFNet, VMFParts, log_vmf_normalizer
+from vmfseg.networks import VMFKernels, VMFNet, log_vmf_normalizer
+from vmfseg.networks.parts import bare_network
 
-__all__ = ["DeployedInferer", "Explained", "ExplainedNetwork", "deploy", "even_size", "run_batch"]
+__all__ = ["Explained", "ExplainedNetwork", "deploy", "even_size", "explained_network", "run_batch"]
 
 #: Parts of a network that no logit depends on.
 _TRAINING_ONLY = ("composer", "presence_head")
@@ -28,10 +27,10 @@ def deploy(network: nn.Module, portable: bool = True) -> nn.Module:
     Batch norm is folded into the convolution before it, :math:`W' = W \gamma / \sqrt{v + \epsilon}`; composer and
     presence head are left out, since no logit depends on them; convolutions keep channels last. Unless the copy is to
     be portable, those of many channels are computed on a CPU by
-    :class:`~vmfseg.model.fast_convolution.WinogradConv2d`. The copy is in eval mode and its parameters need no gradient.
+    :class:`~vmfseg.model.fast_convolution.WinogradConv2d`. The copy is in eval mode; its parameters need no gradient.
 
     Args:
-        network: a :class:`VMFNet` or any module; it stays as it is.
+        network: any module; it stays as it is.
         portable: keep plain convolutions, for files that other programs read.
 
     Example:
@@ -41,12 +40,12 @@ def deploy(network: nn.Module, portable: bool = True) -> nn.Module:
         >>> bool((fast(image) - network(image)).abs().max() < 1e-5), fast.composer is None
         (True, True)
     """
-    bare = getattr(network, "module", network)
+    bare = bare_network(network)
     parts = [getattr(bare, name) for name in _TRAINING_ONLY] if isinstance(bare, VMFNet) else []
     ready: Any = copy.deepcopy(bare, {id(part): None for part in parts if part is not None})  # known, so not copied
     ready.eval()
     for module in list(ready.modules()):
-        if isinstance(module, nn.Sequential):
+        if type(module) is nn.Sequential:  # others may call their parts in another order
             _fold(module)
     for parameter in ready.parameters():
         parameter.requires_grad_(False)
@@ -83,21 +82,21 @@ def run_batch(network: Any, batch: torch.Tensor, *args: Any, **kwargs: Any) -> A
 
 
 class Explained(NamedTuple):
-    """What a backend returns for a batch of slices.
+    """Output of a backend for a batch of slices.
 
     Attributes:
         logits: ``BNHW``.
-        activations: ``BJhw``.
-        log_likelihood: ``B1hw``, of the features under the kernels.
+        activations: ``BJhw``, or ``None`` for a network without kernels.
+        log_likelihood: ``B1hw``, of the features under the kernels, or ``None``.
     """
 
     logits: torch.Tensor
-    activations: torch.Tensor
-    log_likelihood: torch.Tensor
+    activations: Optional[torch.Tensor] = None  # noqa: UP045 - TorchScript
+    log_likelihood: Optional[torch.Tensor] = None  # noqa: UP045 - TorchScript
 
 
 class ExplainedNetwork(nn.Module):
-    r"""A network that also says how well its kernels explain the image; what backends and exports run.
+    r"""Logits with the activations and the log-likelihood of the kernels, for backends and exports.
 
     The log-likelihood is :math:`\log \frac1J \sum_j C_F(\kappa) e^{\kappa \mu_j^\top z_p}`, as in
     :meth:`VMFKernels.log_likelihood`.
@@ -124,42 +123,13 @@ class ExplainedNetwork(nn.Module):
         return Explained(self.head(activations), activations, likelihood)
 
 
-class DeployedInferer(SliceBatchInferer):
-    """``SliceBatchInferer`` that runs the deployed form of the network it is given.
+def explained_network(network: Any) -> nn.Module:
+    """Return a network whose forward gives what :class:`Explained` holds, as a tuple where there are kernels.
 
-    For ``inference.json``: with it a bundle segments by the same arithmetic, voxel for voxel, as ``vmfseg segment``.
-    The copy is made again when the weights have changed.
-
-    Shape: ``BCHWD`` -> ``BNHWD``; ``BCHW`` -> ``BNHW``.
-
-    Args:
-        batch_size: slices at once; bounds the memory.
-
-    Example:
-        >>> network = VMFNet(channels=(8, 16, 16), hidden_channels=8, seed=0)
-        >>> DeployedInferer(4)(torch.rand(1, 1, 32, 32, 3), network).shape
-        torch.Size([1, 4, 32, 32, 3])
+    Any network is taken: one without kernels is returned as it is, and gives logits alone.
     """
-
-    def __init__(self, batch_size: int = 8) -> None:
-        super().__init__(batch_size)
-        self._known: tuple[Any, ...] = ()
-        self._ready: nn.Module | None = None
-
-    def __call__(self, inputs: torch.Tensor, network: Any, *args: Any, **kwargs: Any) -> torch.Tensor | VMFParts:
-        """Return the logits, or the parts, of ``inputs``."""
-        state = (id(network), *((t.data_ptr(), t._version) for t in (*network.parameters(), *network.buffers())))
-        if self._ready is None or state != self._known:
-            self._ready, self._known = deploy(network, portable=False), state
-        ready = self._ready
-
-        def run(batch: torch.Tensor) -> Any:
-            return run_batch(ready, batch, *args, **kwargs)
-
-        if inputs.ndim != 5:
-            return super().__call__(inputs, run)
-        even = SliceBatchInferer(even_size(inputs.shape[0] * inputs.shape[-1], self.batch_size))
-        return even(inputs, run)
+    bare = bare_network(network)
+    return ExplainedNetwork(bare) if isinstance(bare, VMFNet) else bare
 
 
 def _first(name: str, value: torch.Tensor | None) -> torch.Tensor | None:
@@ -167,12 +137,8 @@ def _first(name: str, value: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def _fold(sequence: nn.Sequential) -> None:
-    kept: list[nn.Module] = []
-    for module in sequence:
-        if isinstance(module, _BatchNorm) and kept and isinstance(kept[-1], _ConvNd):
-            kept[-1] = fuse_conv_bn_eval(kept[-1], module, transpose=kept[-1].transposed)
-        else:
-            kept.append(module)
-    while len(sequence):
-        del sequence[-1]
-    sequence.extend(kept)
+    for index in range(1, len(sequence)):
+        before, module = sequence[index - 1], sequence[index]
+        if isinstance(module, _BatchNorm) and isinstance(before, _ConvNd):
+            sequence[index - 1] = fuse_conv_bn_eval(before, module, transpose=before.transposed)
+            sequence[index] = nn.Identity()

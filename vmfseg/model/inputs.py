@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what a user types to the images that are meant, and to the files that will hold their labels."""
+"""Find the images that files, folders and patterns stand for, and name the files of their labels."""
 
 from __future__ import annotations
 
 import glob
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from vmfseg.data.reader import SUPPORTED_SUFFIXES
+from vmfseg.data.experiment import prepare_experiment
+from vmfseg.data.reader import SUPPORTED_SUFFIXES, read_header
 from vmfseg.model.writer import label_path
 from vmfseg.utils import VmfError
 from vmfseg.utils.io import StrPath
 
-__all__ = ["Job", "find_images", "plan_jobs"]
+__all__ = ["Job", "find_images", "find_rows", "plan_jobs", "rows_of_file"]
 
 #: What lies beside images and is none: masks and factors of M&Ms, SCGM and the phantom, and what this package writes.
 _NO_IMAGE = re.compile(r"(_gt|_label|[_-]factors|-mask-r\d+|_seg|_probabilities|_activations)$", re.IGNORECASE)
@@ -105,6 +107,46 @@ def plan_jobs(inputs: Sequence[StrPath], output: StrPath) -> list[Job]:
         jobs = [Job(image, label_path(image, target, root=root)) for image, root in images]
     _check_jobs(jobs)
     return jobs
+
+
+def find_rows(
+    dataset_dir: str | os.PathLike[str] | None = "",
+    dataset: str = "mnms",
+    target_domain: str = "D",
+    seed: int = 0,
+    phantom: Mapping[str, Any] | None = None,
+) -> list[dict[str, Any]]:
+    """Return one row for each volume, one for each frame of a cine, as MONAI's transforms take them.
+
+    Args:
+        dataset_dir: a folder (with its subfolders), one image or a glob pattern, see :func:`find_images`; empty takes
+            the target domain of the phantom.
+        dataset: which phantom, ``"mnms"`` or ``"scgm"``.
+        target_domain: of the phantom.
+        seed: of the phantom.
+        phantom: further arguments of :func:`vmfseg.phantom.make_phantom`.
+
+    Raises:
+        VmfError: VMF295 if there is no image; otherwise as the reader.
+    """
+    if not dataset_dir:
+        rows = prepare_experiment(dataset, "", target_domain, seed=seed, phantom=phantom).target
+        return [{key: value for key, value in row.items() if key not in ("label", "annotated")} for row in rows]
+    files = [path for path, _ in find_images(dataset_dir)]
+    return [row for path in files for row in rows_of_file(path)]
+
+
+def rows_of_file(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """Return the row of a 3-D file, or one row for each frame of a 4-D file; no voxel is read.
+
+    Raises:
+        VmfError: what the reader refuses.
+    """
+    name = os.path.abspath(os.fspath(path))
+    header = read_header(name)
+    if len(header.shape) == 4:
+        return [{"image": name, "frame": frame} for frame in range(header.num_frames)]
+    return [{"image": name}]
 
 
 def _check_jobs(jobs: Sequence[Job]) -> None:

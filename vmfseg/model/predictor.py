@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Any volume in, labels on the same grid out."""
+"""Predictor: segments volumes with a trained model, labels on the grid of the input."""
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,19 +12,24 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from monai.data import MetaTensor
-from monai.transforms import Compose
+from monai.transforms import AsDiscreted, Compose, Invertd
 from torch.nn import functional as F
 
+from vmfseg.data import LoadVolumed
 from vmfseg.data.geometry import voxel_sizes
+from vmfseg.model.artifact import Model
 from vmfseg.model.backends import Backend, open_backend
 from vmfseg.model.deploy import even_size
 from vmfseg.model.frames import PHASES, find_phases, parse_frames
+from vmfseg.model.grid import SliceGrid
+from vmfseg.model.inferer import SliceBatchInferer
 from vmfseg.model.plausibility import plausibility
 from vmfseg.model.prediction import FramePrediction, Prediction
 from vmfseg.model.quality import QualityModel, SignalCollector, native_noise, worst_light
 from vmfseg.model.scan import Scan
-from vmfseg.model.spec import BundleSpec
-from vmfseg.model.tensors import fill_network, is_about, read_tensors, tensors_digest
+from vmfseg.model.weights import is_about, tensors_digest
+from vmfseg.networks import VMFNet
+from vmfseg.networks.parts import bare_network
 from vmfseg.utils import VmfError
 from vmfseg.utils.io import StrPath
 
@@ -33,20 +37,22 @@ __all__ = ["Predictor"]
 
 
 class Predictor:
-    """Segment volumes with the model of a bundle.
+    """Segment volumes with a trained model; the only forward path after training.
 
-    A volume is brought to the bundle's slice space, its slices go through the network in batches, and the class
-    probabilities come back to the volume's own grid before the most probable class is taken, a few slices at a time:
-    memory beyond the volume itself is bounded by ``batch_size``. A cine is segmented frame by frame. The labels do not
-    depend on ``batch_size``, nor on the order and direction in which a file stores its axes.
+    A volume goes through the model's preprocessing, its slices through the network in batches, and the class scores
+    come back to the volume's own grid before the most probable class is taken, a few slices at a time where the
+    preprocessing keeps slices apart: memory beyond the volume itself is then bounded by ``batch_size``. A cine is
+    segmented frame by frame. The labels do not depend on ``batch_size``, nor on the order and direction in which a file
+    stores its axes.
 
     Args:
-        spec: what the bundle says.
+        model: definitions of transforms and labels.
         backend: what runs the network.
         quality: model of the predicted Dice, or ``None``.
         batch_size: slices at once.
         digest: checksum of the weights, see :func:`tensors_digest`.
-        remarks: about the bundle; every prediction repeats them among its warnings.
+        remarks: about the model; every prediction repeats them among its warnings.
+        network: as it was trained, for tools that take a module.
 
     Example:
         A bundle without weights is refused with what to do about it::
@@ -59,19 +65,47 @@ class Predictor:
 
     def __init__(
         self,
-        spec: BundleSpec,
+        model: Model,
         backend: Backend,
         quality: QualityModel | None = None,
         batch_size: int = 8,
         digest: str = "",
         remarks: Sequence[str] = (),
+        network: torch.nn.Module | None = None,
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
-        self.spec, self.backend, self.quality, self.batch_size = spec, backend, quality, batch_size
-        self.digest, self.remarks = digest, tuple(remarks)
-        steps = spec.transforms().transforms
-        self._stack, self._plane = steps[0], Compose(steps[1:])
+        self.model, self.backend, self.quality, self.batch_size = model, backend, quality, batch_size
+        self.digest, self.remarks, self.network = digest, tuple(remarks), network
+        self.grid = SliceGrid(model.build_preprocessing(), model.build_postprocessing())
+
+    @property
+    def labels(self) -> dict[int, str]:
+        """Class names by value."""
+        return self.model.labels
+
+    @property
+    def has_kernels(self) -> bool:
+        """Whether the network explains images by vMF kernels."""
+        return isinstance(self.network, VMFNet)
+
+    @property
+    def inferer(self) -> SliceBatchInferer:
+        """MONAI inferer that runs the network on the slices of a volume ``BCHWD``, for tools that take one."""
+        return SliceBatchInferer(self.batch_size)
+
+    @property
+    def preprocessing(self) -> Compose:
+        """The transforms from a row with paths to slices, for tools that take them."""
+        return Compose([LoadVolumed("image"), *self.model.build_preprocessing().transforms])
+
+    @property
+    def postprocessing(self) -> Compose:
+        """The transforms from logits of a volume to labels on its own grid, for tools that take them."""
+        steps = list(self.model.build_postprocessing().transforms)
+        end = next((i for i, step in enumerate(steps) if isinstance(step, AsDiscreted)), len(steps))
+        undo = Invertd("pred", self.preprocessing, "image", nearest_interp=False, to_tensor=True)
+        return Compose([*steps[:end], undo, *steps[end:]])
 
     @classmethod
     def from_bundle(
@@ -82,40 +116,43 @@ class Predictor:
         *,
         checkpoint: StrPath | None = None,
         batch_size: int = 8,
+        trust: bool = False,
     ) -> Predictor:
         """Load the model of a bundle. Nothing in the bundle is executed.
 
         Args:
-            bundle: its folder, or a name below ``bundles``.
+            bundle: its folder, a name below ``bundles``, or a folder with weights and manifest.
             device: for torch; default the first GPU, else the CPU.
             backend: ``"torch"``, or ``"onnx"``, ``"openvino"``, ``"openvino-int8"`` after ``vmfseg export``.
             checkpoint: other weights than those below ``models``, a file or the folder that holds them.
             batch_size: slices at once.
+            trust: build classes beyond the allow-list of :mod:`vmfseg.model.definitions`.
 
         Raises:
             ValueError: a device that is not there.
-            VmfError: see :class:`BundleSpec`, :func:`read_tensors`, :func:`fill_network`, :func:`open_backend`.
+            VmfError: see :meth:`Model.load`, :meth:`Model.build_network`, :func:`open_backend`.
         """
-        spec = BundleSpec.load(bundle, checkpoint)
-        network = spec.build_network()
-        fill_network(network, read_tensors(spec.weights), spec.weights)
+        model = Model.load(bundle, checkpoint, trust=trust)
+        network = model.build_network()
         place = _device(device, backend)
         digest = tensors_digest(network.state_dict())
-        note = spec.weights.with_name("quality.json")
+        note = model.weights.with_name("quality.json")
         quality, remarks = None, []
         if note.is_file() and is_about(note, digest):
             quality = QualityModel.load(note)
         elif note.is_file():
-            remarks = [f"VMF344: {note.name} is about other weights than {spec.weights.name}: no predicted Dice"]
-        return cls(spec, open_backend(backend, network, spec.weights, place), quality, batch_size, digest, remarks)
+            remarks = [f"VMF344: {note.name} is about other weights than {model.weights.name}: no predicted Dice"]
+        runs = open_backend(backend, network, model.weights, place)
+        return cls(model, runs, quality, batch_size, digest, remarks, network)
 
     @classmethod
     def from_network(
-        cls, network: Any, spec: BundleSpec, quality: QualityModel | None = None, batch_size: int = 8
+        cls, network: torch.nn.Module, model: Model, quality: QualityModel | None = None, batch_size: int = 8
     ) -> Predictor:
         """Take a network that is at hand, for instance at the end of its training."""
-        device = next(network.parameters()).device
-        return cls(spec, open_backend("torch", network, spec.weights, device), quality, batch_size)
+        bare = bare_network(network)
+        runs = open_backend("torch", bare, model.weights, next(bare.parameters()).device)
+        return cls(model, runs, quality, batch_size, tensors_digest(bare.state_dict()), network=bare)
 
     def __call__(self, image: Any, frames: str | Sequence[int | str] | None = None) -> Any:
         """Segment ``image`` and return what came: a nibabel image, a ``MetaTensor``, or for a path a prediction.
@@ -186,69 +223,54 @@ class Predictor:
     def predict_frame(
         self, image: MetaTensor, probabilities: bool = False, activations: bool = False
     ) -> FramePrediction:
-        """Segment one frame, ``(1, X, Y, Z)``, in any orientation."""
-        stacked = self._stack({"image": image})["image"]
-        space = self._plane({"image": stacked})["image"]
-        slices = space.as_tensor().permute(3, 0, 1, 2).contiguous()
+        """Segment one frame, ``(C, X, Y, Z)``, in any orientation.
+
+        Raises:
+            ValueError: if the channels are not the model's.
+        """
+        if image.shape[0] != self.model.channels:
+            raise ValueError(
+                f"image must have {self.model.channels} channels as the model was trained, got {image.shape[0]}. "
+                "Give one file for each channel, in the order of the training."
+            )
+        placed = self.grid.place(image)
         collector = SignalCollector()
-        labels, chances, explained = [], [], []
-        for batch in slices.split(even_size(len(slices), self.batch_size)):
+        explained: list[torch.Tensor] = []
+        for batch in placed.slices.split(even_size(len(placed.slices), self.batch_size)):
             out = self.backend(batch)
             collector.update(batch, out)
-            native = self._to_native(out.logits.contiguous().sigmoid(), space)
-            labels.append(native.max(dim=0, keepdim=True).indices.to(torch.uint8))  # argmax takes ten times as long
-            if probabilities:
-                chances.append(_normalized(native))
-            if activations:
-                size = batch.shape[-2:]
-                full = F.interpolate(out.activations, size=size, mode="bilinear", align_corners=False)
-                explained.append(self._to_native(full, space))
-        whole = torch.cat(labels, dim=3)
-        measures = plausibility(whole[0].numpy(), self.spec.labels)
+            placed.add(out.logits, keep=probabilities)
+            if activations and out.activations is not None:
+                explained.append(
+                    F.interpolate(out.activations, size=batch.shape[-2:], mode="bilinear", align_corners=False)
+                )
+        labels, chances = placed.result(keep=probabilities)
         return FramePrediction(
-            labels=self._to_stored(whole, stacked)[0].numpy(),
-            signals={**collector.signals(), **native_noise(stacked.as_tensor()), **measures},
+            labels=placed.stored(labels[None])[0].numpy(),
+            signals={
+                **collector.signals(),
+                **native_noise(placed.native.as_tensor()),
+                **plausibility(labels.numpy(), self.labels),
+            },
             kernel_shares=collector.activations(),
-            volumes=self._volumes(whole, stacked),
-            probabilities=self._maps(chances, stacked),
-            activations=self._maps(explained, stacked),
+            volumes=self._volumes(labels, placed.native),
+            probabilities=None if chances is None else _last(placed.stored(_normalized(chances))),
+            activations=_last(placed.stored(placed.maps(torch.cat(explained)))) if explained else None,
         )
 
-    def _volumes(self, labels: torch.Tensor, stacked: MetaTensor) -> dict[str, float]:
-        voxel_ml = float(np.prod(voxel_sizes(np.asarray(stacked.affine)))) / 1000
-        counts = labels.flatten().bincount(minlength=len(self.spec.labels))
-        return {name: float(counts[value]) * voxel_ml for value, name in self.spec.labels.items() if value}
-
-    def _to_native(self, maps: torch.Tensor, space: MetaTensor) -> torch.Tensor:
-        """Bring maps of some slices, ``BKHW``, to the spacing and size of the scan: ``(K, H', W', B)``."""
-        volume = MetaTensor(
-            maps.permute(1, 2, 3, 0).contiguous(),
-            affine=space.affine,
-            applied_operations=copy.deepcopy(space.applied_operations),
-        )
-        native: torch.Tensor = self._plane.inverse({"image": volume})["image"].as_tensor()
-        return native
-
-    def _to_stored(self, maps: torch.Tensor, stacked: MetaTensor) -> torch.Tensor:
-        """Bring a stack of slices to the order and direction in which the file stores its axes."""
-        operations = copy.deepcopy(stacked.applied_operations)
-        volume = MetaTensor(maps, affine=stacked.affine, applied_operations=operations)
-        stored: torch.Tensor = self._stack.inverse({"image": volume})["image"].as_tensor()
-        return stored.contiguous()
-
-    def _maps(self, slabs: list[torch.Tensor], stacked: MetaTensor) -> npt.NDArray[np.float32] | None:
-        if not slabs:
-            return None
-        return self._to_stored(torch.cat(slabs, dim=3), stacked).permute(1, 2, 3, 0).contiguous().numpy()
+    def _volumes(self, labels: torch.Tensor, native: MetaTensor) -> dict[str, float]:
+        voxel_ml = float(np.prod(voxel_sizes(np.asarray(native.affine)))) / 1000
+        counts = labels.flatten().bincount(minlength=len(self.labels))
+        return {name: float(counts[value]) * voxel_ml for value, name in self.labels.items() if value}
 
     def _phases(self, found: dict[int, FramePrediction]) -> dict[str, int]:
-        cavity = next((value for value, name in self.spec.labels.items() if name.upper() == "LV"), None)
+        cavity = next((value for value, name in self.labels.items() if name.upper() == "LV"), None)
         if cavity is None:
             raise VmfError(
                 "VMF171",
                 subject="frames",
                 rule="ED and ES need a class LV",
-                found=", ".join(self.spec.labels.values()),
+                found=", ".join(self.labels.values()),
                 fix="give the frames by number",
             )
         return find_phases([int((found[k].labels == cavity).sum()) for k in sorted(found)])
@@ -284,13 +306,13 @@ class Predictor:
         return {
             "format": "vmfseg-prediction-1",
             "input": Path(scan.header.path).name,
-            "bundle": self.spec.name,
-            "bundle_version": self.spec.version,
+            "bundle": self.model.name,
+            "bundle_version": self.model.version,
             "backend": self.backend.name,
             "light": worst_light(lights),
             "predicted_dice": min(scores, default=None),  # type: ignore[type-var]
             "phases": phases,
-            "labels": {str(value): name for value, name in self.spec.labels.items()},
+            "labels": {str(value): name for value, name in self.labels.items()},
             "frames": frames,
             "warnings": [*self.remarks, *(str(finding) for finding in scan.header.findings)],
         }
@@ -306,6 +328,10 @@ def _device(device: torch.device | str | None, backend: str) -> torch.device:
         cause = str(error).splitlines()[0]
         raise ValueError(f"device must be one that is there, got {device} ({cause}). Use cpu.") from error
     return place
+
+
+def _last(maps: torch.Tensor) -> npt.NDArray[np.float32]:
+    return maps.permute(1, 2, 3, 0).contiguous().numpy()
 
 
 def _normalized(scores: torch.Tensor) -> torch.Tensor:

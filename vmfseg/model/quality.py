@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""How far a prediction can be trusted, from what the network itself says about the image.
+r"""Predicted Dice and a green, amber or red flag for a prediction, from signals of the network and the label map.
 
 The signals of a volume are
 
@@ -89,18 +89,20 @@ class SignalCollector:
         """Add a batch: the slices as the network saw them, ``BCHW``, and what it returned."""
         probabilities = out.logits.softmax(dim=1)
         found = out.logits.argmax(dim=1, keepdim=True) > 0
-        stride = image.shape[-1] // out.activations.shape[-1]
-        seen = F.max_pool2d(image.amax(dim=1, keepdim=True), stride) > 0
-        inner = F.max_pool2d(found.float(), stride) > 0
         entropy = -(probabilities * probabilities.clamp_min(1e-12).log()).sum(dim=1, keepdim=True)
         sums = self._sums
         self._add_image(image)
+        sums["pixels"] += float(found.sum())
+        sums["entropy"] += float(entropy[found].sum(dtype=torch.float64)) / math.log(out.logits.shape[1])
+        if out.activations is None or out.log_likelihood is None:
+            return
+        stride = image.shape[-1] // out.activations.shape[-1]
+        seen = F.max_pool2d(image.amax(dim=1, keepdim=True), stride) > 0
+        inner = F.max_pool2d(found.float(), stride) > 0
         sums["all"] += float(seen.sum())
         sums["likelihood"] += float(out.log_likelihood[seen].sum(dtype=torch.float64))
         sums["foreground"] += float(inner.sum())
         sums["inner"] += float(out.log_likelihood[inner].sum(dtype=torch.float64))
-        sums["pixels"] += float(found.sum())
-        sums["entropy"] += float(entropy[found].sum(dtype=torch.float64)) / math.log(out.logits.shape[1])
         total = (out.activations * seen).sum(dim=(0, 2, 3), dtype=torch.float64)
         self._activations = total if self._activations is None else self._activations + total
 

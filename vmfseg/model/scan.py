@@ -1,23 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a predictor takes, one scan with one or several frames, and label maps that lie on its grid."""
+"""Scans of one or several frames and channels, and maps written on their grid."""
 
 from __future__ import annotations
 
 import gzip
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import nibabel as nib
 import numpy as np
 import numpy.typing as npt
+import torch
 from monai.data import MetaTensor
 from monai.utils import SpaceKeys
 
 from vmfseg.data.findings import warn_findings
 from vmfseg.data.itk_io import LPS_TO_RAS
-from vmfseg.data.load import to_metatensor
+from vmfseg.data.load_volume import to_metatensor
 from vmfseg.data.reader import Volume, read_header, read_volume
 from vmfseg.data.volume import ReadRules, Stored, VolumeHeader, check_grid, check_shape, check_values
 from vmfseg.utils import VmfError, atomic_write
@@ -31,13 +32,14 @@ _VECTOR_INTENT = 1007
 
 @dataclass(frozen=True)
 class Scan:
-    """A scan that frames can be taken from: a file, read when asked, or an image in memory.
+    """A scan that frames can be taken from: files, read when asked, or an image in memory.
 
     Attributes:
         header: geometry, checked by the reader's rules.
         shape: as the user sees it; two or more than four dimensions are brought to three or four inside.
         values: voxels of an image in memory, ``None`` for a file.
         rules: what the reader accepts.
+        channels: further image channels, scans on the same grid.
 
     Example:
         >>> image = nib.Nifti1Image(np.arange(1200, dtype=np.int16).reshape(20, 20, 3), np.diag([1.2, 1.2, 8, 1]))
@@ -50,10 +52,13 @@ class Scan:
     shape: tuple[int, ...]
     values: npt.NDArray[Any] | None = None
     rules: ReadRules = field(default_factory=ReadRules)
+    channels: tuple[Scan, ...] = ()
 
     @classmethod
     def open(cls, image: Any, **rules: Any) -> Scan:
         """Open a path, a nibabel image or a ``MetaTensor`` (``(1, X, Y, Z)``, ``(1, X, Y, Z, T)`` or no channel).
+
+        A list of these is one scan of several channels.
 
         Args:
             image: what to open.
@@ -64,6 +69,11 @@ class Scan:
             VmfError: what the reader refuses.
         """
         checked = ReadRules(**rules)
+        if isinstance(image, list | tuple):
+            first, *others = (cls.open(channel, **rules) for channel in image)
+            for other in others:
+                _check_same_grid(first, other)
+            return replace(first, channels=tuple(others))
         if isinstance(image, str | os.PathLike):
             header = read_header(image, **rules)
             return cls(header, _declared(header), None, checked)
@@ -124,11 +134,14 @@ class Scan:
         return x, y, z
 
     def frame(self, number: int) -> MetaTensor:
-        """Return one frame, ``(1, X, Y, Z)``.
+        """Return one frame, ``(C, X, Y, Z)``.
 
         Raises:
             VmfError: what the reader refuses.
         """
+        if self.channels:
+            first, *others = (scan.frame(number) for scan in (replace(self, channels=()), *self.channels))
+            return MetaTensor(torch.cat([first.as_tensor(), *(c.as_tensor() for c in others)])).copy_meta_from(first)
         if self.values is None:
             rules = {name: getattr(self.rules, name) for name in ("nan_to", "prefer", "allow_shear", "max_voxels")}
             volume = read_volume(self.header.path, number, **rules)
@@ -199,6 +212,17 @@ def _without_extensions(fields: Any) -> Any:
     """Leave out what may follow a header: it describes the image, and may name the patient."""
     fields.extensions[:] = []
     return fields
+
+
+def _check_same_grid(first: Scan, other: Scan) -> None:
+    if first.header.shape != other.header.shape or not np.allclose(first.header.affine, other.header.affine, atol=1e-2):
+        raise VmfError(
+            "VMF266",
+            subject=str(other.header.path),
+            rule="all channels of an image must lie on one grid",
+            found=f"shape {other.header.shape} beside {first.header.shape} of {first.header.path}",
+            fix="resample the channels to the grid of the first one",
+        )
 
 
 def _declared(header: VolumeHeader) -> tuple[int, ...]:

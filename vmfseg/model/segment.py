@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vmfseg.data import DataWarning
+from vmfseg.data.findings import DataWarning
 from vmfseg.model.inputs import Job
 from vmfseg.model.prediction import Prediction
 from vmfseg.model.predictor import Predictor
@@ -150,7 +150,7 @@ def _segment(predictor: Predictor, job: Job, options: SegmentOptions) -> Segment
             )
             notes = tuple(dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, DataWarning)))
             prediction.quality["warnings"] = [*predictor.remarks, *notes]
-            save_prediction(prediction, job, options, predictor.spec.labels)
+            save_prediction(prediction, job, options, predictor.labels)
         except Exception as error:  # whatever a file does to a library must not stop the other files
             refusal = find_vmf_error(error) or _unforeseen(error, job.image)
             return SegmentResult(str(job.image), str(job.output), "failed", error=refusal.as_dict())

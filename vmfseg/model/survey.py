@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vmfseg.data import open_datalist
+from vmfseg.data.discover import open_datalist
 from vmfseg.model.inputs import find_images
 from vmfseg.model.prediction import volume_statistics
 from vmfseg.model.predictor import Predictor
 from vmfseg.model.scan import Scan
 from vmfseg.model.shift import ShiftReference, ShiftReport, SubjectStatistics
-from vmfseg.model.tensors import is_about
+from vmfseg.model.weights import is_about
 from vmfseg.utils import VmfError
 from vmfseg.utils.io import StrPath
 
@@ -42,7 +42,7 @@ def shift_groups(
     Raises:
         VmfError: VMF342 if the bundle stores no source statistics of its weights; what the reader refuses.
     """
-    note = predictor.spec.weights.with_name("shift.json")
+    note = predictor.model.weights.with_name("shift.json")
     if not note.is_file() or not is_about(note, predictor.digest):
         raise VmfError(
             "VMF342",

@@ -4,20 +4,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from monai.config import KeysCollection
-from monai.transforms import SaveImaged
 
 from vmfseg.data.reader import SUPPORTED_SUFFIXES
 from vmfseg.model.scan import Scan, map_image, write_map
 
-__all__ = ["SaveLabeld", "label_path", "write_label"]
+__all__ = ["label_path", "write_label"]
 
 StrPath = str | os.PathLike[str]
 
@@ -75,54 +71,3 @@ def label_path(
     if root and source.parent.is_relative_to(root):
         folder = folder / source.parent.relative_to(root)
     return folder / f"{stem}{'' if frame is None else f'_frame{frame:02d}'}_{postfix}.nii.gz"
-
-
-class SaveLabeld(SaveImaged):  # type: ignore[misc]
-    """Write label maps beside nothing else: :func:`write_label` as the last transform of a post-processing.
-
-    It is a ``SaveImaged`` for tools that leave out savers (MONAI Label does), but writes in one step and with the
-    input's own header; MONAI's reports success on a full disk.
-
-    Shape: ``(1, X, Y, Z)`` on the image's own grid, after ``Invertd`` and argmax.
-
-    Args:
-        keys: what to write.
-        output_dir: where.
-        data_root_dir: subfolders of the images below it are kept.
-        output_postfix: end of the names.
-        overwrite: whether existing files may be replaced.
-
-    Attributes:
-        written: the paths so far.
-    """
-
-    def __init__(
-        self,
-        keys: KeysCollection = "pred",
-        output_dir: StrPath = ".",
-        data_root_dir: StrPath = "",
-        output_postfix: str = "seg",
-        overwrite: bool = True,
-    ) -> None:
-        super().__init__(keys, output_dir=os.fspath(output_dir), output_postfix=output_postfix, print_log=False)
-        self.output_dir, self.postfix, self.overwrite = Path(output_dir), output_postfix, overwrite
-        root = Path(data_root_dir).expanduser().absolute() if os.fspath(data_root_dir) else None
-        self.root: StrPath = "" if root is None else root.parent if root.is_file() else root
-        self.written: list[Path] = []
-
-    def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
-        """Write and return the row as it is."""
-        row = dict(data)
-        frame = row.get("frame")
-        for key in self.key_iterator(row):
-            label: torch.Tensor = row[key]
-            image = str(label.meta["filename_or_obj"])  # type: ignore[attr-defined] # a MetaTensor
-            number = None if frame is None else int(frame)
-            path = label_path(image, self.output_dir, number, self.root, self.postfix)
-            voxels = label[0].detach().cpu().numpy()
-            self.written.append(write_label(path, voxels, image, overwrite=self.overwrite))
-        return row
-
-    def describe(self) -> str:
-        """Return one line about what was written."""
-        return f"{len(self.written)} label maps in {self.output_dir}"

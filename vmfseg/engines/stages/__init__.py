@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run as stages: pre-training, kernels, training, evaluation; each skipped when done, each resumable."""
+"""Stages of a run: pre-training, kernels, training, calibration, evaluation; each skipped when done, each resumable."""
 
-from .assignment import choose_assignment, kernel_table
 from .calibration import CalibrationStage
 from .evaluation import EvaluationStage
-from .kernels import KernelStage, sample_features
+from .kernels import KernelStage
 from .pretraining import PretrainingStage
 from .runner import Stage, StageRunner
-from .training import TrainingStage, publish_model
+from .training import TrainingStage
 
 __all__ = [
     "CalibrationStage",
@@ -17,8 +16,4 @@ __all__ = [
     "Stage",
     "StageRunner",
     "TrainingStage",
-    "choose_assignment",
-    "kernel_table",
-    "publish_model",
-    "sample_features",
 ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stage 4: what belongs to a model so that its predictions can be trusted or not."""
+"""Calibration stage: predicted Dice, source statistics for the shift test, slices for int8 exports."""
 
 from __future__ import annotations
 
@@ -18,19 +18,17 @@ from vmfseg.model.calibration import fit_quality, quality_cases
 from vmfseg.model.predictor import Predictor
 from vmfseg.model.quality import QUALITY_FORMAT, typical_ranges
 from vmfseg.model.shift import SHIFT_FORMAT, ShiftReference
-from vmfseg.model.spec import BundleSpec
 from vmfseg.model.survey import group_subjects, survey
-from vmfseg.model.tensors import tensors_digest
 from vmfseg.utils import atomic_path, atomic_write
 from vmfseg.utils.io import StrPath
 
-__all__ = ["CalibrationStage", "validation_slices"]
+__all__ = ["CalibrationStage", "trained_predictor", "validation_slices"]
 
 _FILES = ("quality.json", "shift.json", "calibration.safetensors")
 
 
 class CalibrationStage:
-    """Stage that leaves, beside the weights, what a prediction's trust is judged by.
+    """Fit the predicted Dice and the statistics of the source on source validation, and store them beside the weights.
 
     Outputs, also copied to ``ckpt_dir``: ``quality.json`` (the model of the predicted Dice), ``shift.json`` (what
     source scans look like to the network) and ``calibration.safetensors`` (some validation slices, for int8 exports).
@@ -40,34 +38,30 @@ class CalibrationStage:
     The slices are parts of patients' images where the data is real: set ``slices`` to 0 for a bundle that is shared.
 
     Args:
-        network: trained.
+        model: the training stage, or the folder of a trained model.
         validation: labelled source volumes that chose the model.
-        labels: class names by value.
-        pixdim: in-plane spacing in mm.
-        image_size: in-plane size.
         images: further source volumes for the statistics of the domain.
         ckpt_dir: where the model is; empty for none.
         slices: how many slices to store.
         max_volumes: how many volumes at most to calibrate on and to take statistics of, spread over the domains.
         batch_size: slices at once.
+        device: where the network runs.
         rank: of this process; only the first one works.
-        fingerprint: what decides the result.
+        fingerprint: what decides the result beside the settings of the config.
     """
 
     name = "calibration"
 
     def __init__(
         self,
-        network: torch.nn.Module,
+        model: Any,
         validation: Sequence[Mapping[str, Any]],
-        labels: Mapping[int, str],
-        pixdim: float,
-        image_size: int,
         images: Sequence[Mapping[str, Any]] = (),
         ckpt_dir: StrPath = "",
         slices: int = 32,
         max_volumes: int = 60,
         batch_size: int = 16,
+        device: str | torch.device | None = None,
         rank: int = 0,
         fingerprint: Mapping[str, Any] | None = None,
     ) -> None:
@@ -75,23 +69,19 @@ class CalibrationStage:
             raise ValueError(f"slices must not be negative, got {slices}. 0 stores none.")
         if max_volumes < 1:
             raise ValueError(f"max_volumes must be at least 1, got {max_volumes}.")
-        self.network, self.validation, self.images = network, list(validation), list(images)
-        self.labels, self.ckpt_dir, self.slices, self.rank = dict(labels), ckpt_dir, slices, rank
-        self.space = {"pixdim": pixdim, "roi": image_size}
-        self.max_volumes, self.batch_size = max_volumes, batch_size
+        self.model, self.validation, self.images = model, list(validation), list(images)
+        self.ckpt_dir, self.slices, self.rank = ckpt_dir, slices, rank
+        self.max_volumes, self.batch_size, self.device = max_volumes, batch_size, device
         formats = [QUALITY_FORMAT, SHIFT_FORMAT]  # a run of an older version is calibrated again
-        self.fingerprint = {"slices": slices, "max_volumes": max_volumes, "formats": formats, **(fingerprint or {})}
+        self.fingerprint = {"formats": formats, **(fingerprint or {})}
 
     def run(self, folder: Path, resume: bool) -> Sequence[str]:
         """Calibrate and write."""
         if self.rank:
             return []
         folder.mkdir(parents=True, exist_ok=True)
-        names = {0: "background", **{int(value): name for value, name in self.labels.items()}}
-        spec = BundleSpec(folder, "", "", {}, self.space, names, folder / "model.safetensors")
-        bare: Any = getattr(self.network, "module", self.network)
-        predictor = Predictor.from_network(bare.eval(), spec, batch_size=self.batch_size)
-        weights = tensors_digest(bare.state_dict())
+        predictor = trained_predictor(self.model, self.device, self.batch_size)
+        weights = predictor.digest
         chosen = _spread([*self.validation, *self.images], self.max_volumes)
         volumes = survey(predictor, [dict(row) for row in chosen])
         subjects = [subject for group in group_subjects(volumes).values() for subject in group]
@@ -134,30 +124,38 @@ class CalibrationStage:
                 place.unlink(missing_ok=True)
 
 
+def trained_predictor(model: Any, device: str | torch.device | None = None, batch_size: int = 16) -> Predictor:
+    """Return the predictor of a training stage that is done, or of the folder of a trained model."""
+    place = getattr(model, "folder", model)
+    if place is None:
+        raise ValueError("model must be a training stage that is done or a folder, got a stage that has not run.")
+    return Predictor.from_bundle(place, device, batch_size=batch_size, trust=True)
+
+
 def validation_slices(predictor: Predictor, rows: Sequence[Mapping[str, Any]], count: int) -> torch.Tensor:
-    """Return slices as the network sees them, ``B1HW`` in 8 bits, spread over the volumes.
+    """Return slices as the network sees them, ``BCHW`` in 8 bits, spread over the volumes.
 
     Args:
-        predictor: whose slice space is meant.
+        predictor: whose preprocessing is meant.
         rows: the volumes.
         count: how many at most.
     """
-    chain, load = predictor.spec.transforms(), LoadVolumed("image")
+    load = LoadVolumed("image")
     kept: list[torch.Tensor] = []
     chosen_rows = _spread(rows, count)
     each = -(-count // max(1, len(chosen_rows)))
     for row in chosen_rows:
         image = load({"image": row["image"], **({"frame": row["frame"]} if row.get("frame") is not None else {})})
-        volume = chain(image)["image"].as_tensor().permute(3, 0, 1, 2)
+        volume = predictor.grid.place(image["image"]).slices
         chosen = torch.linspace(0, len(volume) - 1, min(each, len(volume))).round().long()
-        kept += list((255 * volume[chosen]).round().to(torch.uint8))
-    size = predictor.spec.image_size
-    return torch.stack(kept)[:count].contiguous() if kept else torch.zeros(0, 1, *size, dtype=torch.uint8)
+        kept += list((255 * volume[chosen]).clamp(0, 255).round().to(torch.uint8))
+    shape = predictor.model.channels, *predictor.model.image_size
+    return torch.stack(kept)[:count].contiguous() if kept else torch.zeros(0, *shape, dtype=torch.uint8)
 
 
 def _spread(rows: Sequence[Mapping[str, Any]], count: int) -> list[Mapping[str, Any]]:
     """Return at most ``count`` rows, the domains in turn."""
-    unique = list({(row["image"], row.get("frame")): row for row in rows}.values())
+    unique = list({(str(row["image"]), row.get("frame")): row for row in rows}.values())
     queues: dict[str, list[Mapping[str, Any]]] = {}
     for row in unique:
         queues.setdefault(str(row.get("domain", "")), []).append(row)

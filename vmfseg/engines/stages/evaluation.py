@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stage 5: how good the model is on the domain it never saw."""
+"""Evaluation stage: Dice and surface distances on the unseen domain, through the predictor."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from vmfseg.engines.prediction import PredictionEvaluator
+from vmfseg.engines.stages.calibration import trained_predictor
 from vmfseg.engines.stages.runner import say
 from vmfseg.metrics import SegmentationScores, format_table
 from vmfseg.utils import atomic_path, read_json
@@ -26,23 +28,25 @@ class EvaluationStage:
 
     Args:
         evaluator: engine over target volumes whose handlers feed ``scores``.
+        model: the training stage, or the folder of a trained model.
         scores: what was collected.
         output_dir: where the figures are copied to; empty for none.
         mention: paths that the last lines name, by what they are.
-        fingerprint: what decides the result.
+        fingerprint: what decides the result beside the settings of the config.
     """
 
     name = "evaluation"
 
     def __init__(
         self,
-        evaluator: Any,
+        evaluator: PredictionEvaluator,
+        model: Any,
         scores: SegmentationScores,
         output_dir: StrPath = "",
         mention: Mapping[str, str] | None = None,
         fingerprint: Mapping[str, Any] | None = None,
     ) -> None:
-        self.evaluator, self.scores, self.output_dir = evaluator, scores, output_dir
+        self.evaluator, self.model, self.scores, self.output_dir = evaluator, model, scores, output_dir
         self.mention, self.fingerprint = dict(mention or {}), dict(fingerprint or {})
 
     def run(self, folder: Path, resume: bool) -> Sequence[str]:
@@ -51,6 +55,7 @@ class EvaluationStage:
             folder.mkdir(parents=True, exist_ok=True)
             self._tell_nothing()
             return []
+        self.evaluator.predictor = trained_predictor(self.model, self.evaluator.state.device)
         self.evaluator.run()
         gather_scores(self.scores)
         if getattr(self.evaluator.state, "rank", 0):
@@ -58,6 +63,10 @@ class EvaluationStage:
         self.scores.write(folder, overwrite=True)
         self.load(folder)
         return ["metrics.json", "metrics.csv"]
+
+    def score(self) -> None:
+        """Evaluate without a run round it, for a model that is there; figures go to the output folder."""
+        self.run(Path(self.output_dir), False)
 
     def load(self, folder: Path) -> None:
         """Show the figures of an earlier run."""
@@ -68,7 +77,7 @@ class EvaluationStage:
             return
         summary = read_json(folder / "metrics.json")
         target = Path(self.output_dir) if self.output_dir else folder
-        if self.output_dir:
+        if self.output_dir and target != folder:
             for name in ("metrics.json", "metrics.csv"):
                 with atomic_path(target / name) as temporary:
                     temporary.write_bytes((folder / name).read_bytes())

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""A run as a chain of stages, each done once.
+r"""Runner of a chain of stages, each done once and resumable.
 
-Stage :math:`i` has a fingerprint, the part of the configuration that decides its result, and the hash
+Stage :math:`i` has a fingerprint, the resolved settings of the objects it was built from, and the hash
 :math:`h_i = \mathrm{SHA256}(h_{i-1}, \text{name}_i, \text{fingerprint}_i)`. Its folder carries the hash, so results of
 other configurations are never touched; ``done.json`` is written last, with the checksum of every output. A stage whose
 folder is complete is skipped; an interrupted one starts again, or goes on from its last checkpoint with ``resume``.
@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from vmfseg.model.definitions import settings_of
+from vmfseg.model.weights import find_weights
 from vmfseg.utils import VmfError, read_json, sha256_bytes, sha256_file, write_json
 from vmfseg.utils.io import StrPath
 
@@ -32,7 +34,7 @@ class Stage(Protocol):
 
     Attributes:
         name: of the stage and of its folder.
-        fingerprint: JSON values that decide the result.
+        fingerprint: JSON values that decide the result beside the settings of the config.
     """
 
     name: str
@@ -57,6 +59,7 @@ class StageRunner:
         resume: continue an interrupted stage from its last checkpoint.
         fresh: do everything again, although it is there.
         rank: of this process; only the first one writes.
+        init: weights that the network started from; other weights are another run.
 
     Raises:
         VmfError: VMF504 if another run works in the same folder.
@@ -70,24 +73,31 @@ class StageRunner:
         resume: bool = False,
         fresh: bool = False,
         rank: int = 0,
+        init: StrPath = "",
     ) -> None:
         names = [stage.name for stage in stages]
         if len(set(names)) != len(names):
             raise ValueError(f"stages must have different names, got {', '.join(names)}.")
         self.stages, self.output_dir = list(stages), Path(output_dir)
         self.fingerprint, self.resume, self.fresh, self.rank = dict(fingerprint or {}), resume, fresh, rank
+        weights = find_weights(init) if init else None
+        if weights is not None:
+            self.fingerprint["init"] = sha256_file(weights)
 
     def folders(self) -> list[tuple[Stage, Path, str]]:
         """Return each stage with its folder and its hash."""
         digest = _digest(self.fingerprint)
         found = []
         for stage in self.stages:
-            digest = sha256_bytes(digest.encode(), stage.name.encode(), _digest(stage.fingerprint).encode())
+            decides = [settings_of(stage), stage.fingerprint]
+            digest = sha256_bytes(digest.encode(), stage.name.encode(), _digest(decides).encode())
             found.append((stage, self.output_dir / "stages" / f"{stage.name}-{digest[:12]}", digest))
         return found
 
     def run(self) -> list[Path]:
         """Run what is not done yet and return the folders of all stages."""
+        for stage in self.stages:
+            getattr(stage, "check", lambda: None)()
         with self._lock():
             if self.rank == 0:
                 _remove_halves(self.output_dir)
@@ -146,7 +156,7 @@ def _remove_halves(folder: Path) -> None:
             leftover.unlink()
 
 
-def _digest(value: Mapping[str, Any]) -> str:
+def _digest(value: Any) -> str:
     return sha256_bytes(json.dumps(value, sort_keys=True, default=str).encode())
 
 

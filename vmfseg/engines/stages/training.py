@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stage 3: the training proper, and the model it leaves."""
+"""Training stage: run the trainer, choose the model by source validation, write the model artefact."""
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,15 +10,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save as safetensors_bytes
 
 from vmfseg.data import SliceDataset
 from vmfseg.engines.stages.assignment import choose_assignment, kernel_table
 from vmfseg.engines.stages.runner import say
 from vmfseg.engines.stepping import run_to_end
-from vmfseg.handlers import ModelSelection, PolynomialDecayHandler, RunCheckpoint, load_tensors, save_tensors
-from vmfseg.networks import AssignmentHead
-from vmfseg.utils import VmfError, atomic_path, atomic_write, build_manifest, sha256_file, write_json
+from vmfseg.handlers import ModelSelection, RunCheckpoint, load_tensors
+from vmfseg.model.artifact import MODEL_FILES, Model
+from vmfseg.model.definitions import settings_of
+from vmfseg.networks import AssignmentHead, network_parts
+from vmfseg.networks.parts import bare_network
+from vmfseg.utils import VmfError, atomic_path, sha256_file
 from vmfseg.utils.io import StrPath
 
 __all__ = ["TrainingStage", "publish_model"]
@@ -28,24 +29,28 @@ __all__ = ["TrainingStage", "publish_model"]
 class TrainingStage:
     """Run the trainer, choose the model by source validation, write it.
 
-    Outputs: ``model.pt`` (a state dict, loads with ``weights_only=True``), ``model.safetensors`` and ``manifest.json``.
-    They are also copied to ``ckpt_dir``, where MONAI's tools look for ``model.pt``.
+    Outputs: ``model.pt`` (a state dict, loads with ``weights_only=True``), ``model.safetensors`` and ``manifest.json``,
+    see :mod:`vmfseg.model.artifact`. They are also copied to ``ckpt_dir``, where MONAI's tools look for ``model.pt``.
 
     Args:
         trainer: the engine, handlers attached.
         network: whose state dict becomes the model; with two networks the better one's weights are put into it.
-        selection: which weights are kept; attach it to evaluators by ``evaluators``.
-        state: what has a state beside the selection (networks, optimizers, schedulers), by name.
+        preprocessing: the ``Compose`` from a row to slices, as the config has it.
+        postprocessing: the ``Compose`` from logits to labels.
+        labels: class names by value.
+        selection: which weights are kept; attached to the evaluators.
+        state: what has a state beside the selection (networks, optimizers), by name.
         evaluators: engines of source validation with the network each evaluates, as ``[evaluator, network]`` pairs.
         ckpt_dir: folder of the model; empty for none.
         checkpoint_interval: epochs between two checkpoints.
-        decay_power: the learning rates fall to zero by :class:`vmfseg.handlers.PolynomialDecayHandler`; 0 keeps them.
         assignment_loader: labelled source slices, for networks whose kernels are assigned to classes.
-        manifest: facts for the manifest.
-        fingerprint: what decides the result.
+        source: the data, an :class:`vmfseg.data.Experiment`; its settings go into the manifest.
+        bundle: name of the bundle.
+        version: of the bundle.
+        fingerprint: what decides the result beside the settings of the config.
 
-    Raises:
-        VmfError: VMF294 if the masks to learn from lack a class, before any stage has run.
+    Attributes:
+        folder: of the outputs, once the stage is done.
     """
 
     name = "training"
@@ -54,22 +59,55 @@ class TrainingStage:
         self,
         trainer: Any,
         network: torch.nn.Module,
+        preprocessing: Any,
+        postprocessing: Any,
+        labels: Mapping[Any, str],
         selection: ModelSelection,
         state: Mapping[str, Any],
         evaluators: Sequence[Sequence[Any]] = (),
         ckpt_dir: StrPath = "",
         checkpoint_interval: int = 1,
         assignment_loader: Any = None,
-        decay_power: float = 0.0,
-        manifest: Mapping[str, Any] | None = None,
+        source: Any = None,
+        bundle: str = "",
+        version: str = "",
         fingerprint: Mapping[str, Any] | None = None,
     ) -> None:
-        _check_classes(trainer)
         self.trainer, self.network, self.selection, self.state = trainer, network, selection, dict(state)
+        self.preprocessing, self.postprocessing = preprocessing, postprocessing
+        self.labels = {int(value): str(name) for value, name in labels.items()}
         self.evaluators, self.ckpt_dir, self.checkpoint_interval = list(evaluators), ckpt_dir, checkpoint_interval
-        self.assignment_loader, self.manifest = assignment_loader, dict(manifest or {})
-        self.decay_power = decay_power
-        self.fingerprint = {"decay_power": decay_power, **(fingerprint or {})}
+        self.assignment_loader, self.source, self.bundle, self.version = assignment_loader, source, bundle, version
+        self.fingerprint = dict(fingerprint or {})
+        self.folder: Path | None = None
+
+    def check(self) -> None:
+        """Refuse what cannot be trained or built again, before any stage has run.
+
+        Raises:
+            VmfError: VMF294 if the masks to learn from lack a class, VMF320 if network or transforms are not plain,
+                VMF350 if the network gives another number of classes.
+            ValueError: a loss term has a weight but the network lacks the part it needs.
+        """
+        _check_classes(self.trainer)
+        model = self._describe()
+        blank = torch.zeros(2, model.channels, *model.image_size, device=self.trainer.state.device)
+        bare = bare_network(self.network)
+        was_training = bare.training
+        with torch.no_grad():
+            parts = network_parts(bare.eval(), blank)
+        bare.train(was_training)
+        if parts.logits.shape[1] != len(self.labels):
+            raise VmfError(
+                "VMF350",
+                subject="network_def",
+                rule=f"the network must give a score for each of {len(self.labels)} classes, background included",
+                found=f"{parts.logits.shape[1]} output channels",
+                fix=f"set its out_channels to {len(self.labels)}, or change labels",
+            )
+        check_parts = getattr(self.trainer.loss_function, "check_parts", None)
+        if check_parts is not None:
+            check_parts(parts)
 
     def run(self, folder: Path, resume: bool) -> Sequence[str]:
         """Train and write the model."""
@@ -81,9 +119,6 @@ class TrainingStage:
             state["scaler"] = self.trainer.stepper.scaler
         checkpoint = RunCheckpoint(folder, state, self.checkpoint_interval)
         checkpoint.attach(self.trainer)
-        if self.decay_power:  # before a state is restored, so that the rates are those of the config
-            rates = [value for value in self.state.values() if isinstance(value, torch.optim.Optimizer)]
-            PolynomialDecayHandler(rates, self.decay_power).attach(self.trainer)
         if resume:
             checkpoint.restore(self.trainer)
         run_to_end(self.trainer)
@@ -97,17 +132,26 @@ class TrainingStage:
                 "epoch": self.selection.best_epoch,
             }
         }
-        if isinstance(self._bare().head, AssignmentHead):
+        if isinstance(getattr(self._bare(), "head", None), AssignmentHead):
             facts["assignment"] = self._assign()
         return self._write(folder, facts)
 
     def load(self, folder: Path) -> None:
         """Take up ``model.pt``."""
         self._bare().load_state_dict(load_tensors(folder / "model.pt"))
+        self.folder = folder
         self._publish(folder)
 
     def _bare(self) -> Any:
-        return getattr(self.network, "module", self.network)
+        return bare_network(self.network)
+
+    def _describe(self) -> Model:
+        channels, *size = _image_shape(self.trainer.data_loader)
+        facts = {} if self.source is None else {"data": {**settings_of(self.source), **self.source.fingerprint}}
+        return Model.describe(
+            self.network, self.preprocessing, self.postprocessing, self.labels, channels, size,
+            name=self.bundle, version=self.version, facts=facts,
+        )  # fmt: skip
 
     def _assign(self) -> dict[str, Any]:
         bare = self._bare()
@@ -120,16 +164,12 @@ class TrainingStage:
         return {"classes": classes, "source_soft_dice": dice}
 
     def _write(self, folder: Path, facts: Mapping[str, Any]) -> Sequence[str]:
+        self.folder = folder
         if getattr(self.trainer.state, "rank", 0):
             return []
-        state = {k: v.detach().cpu().contiguous() for k, v in self._bare().state_dict().items()}
-        save_tensors(folder / "model.pt", state)
-        atomic_write(folder / "model.safetensors", safetensors_bytes(state, metadata={"format": "pt"}))
-        hashes = {name: sha256_file(folder / name) for name in ("model.pt", "model.safetensors")}
-        manifest = build_manifest(**self.manifest, **facts, sha256=hashes)
-        write_json(folder / "manifest.json", json.loads(json.dumps(manifest, default=str)))
+        names = self._describe().save(folder, self._bare().state_dict(), **facts)
         self._publish(folder)
-        return ["model.pt", "model.safetensors", "manifest.json"]
+        return names
 
     def _publish(self, folder: Path) -> None:
         if self.ckpt_dir and not getattr(self.trainer.state, "rank", 0):
@@ -144,7 +184,7 @@ def publish_model(folder: Path, ckpt_dir: StrPath) -> None:
     """
     target = Path(ckpt_dir)
     known = {sha256_file(path) for path in folder.parent.glob("training-*/*") if path.is_file()}
-    for name in ("model.pt", "model.safetensors", "manifest.json"):
+    for name in MODEL_FILES:
         there = target / name
         if there.is_file() and (digest := sha256_file(there)) not in known:
             kept = there.with_name(f"{there.stem}.{digest[:8]}{there.suffix}")
@@ -154,6 +194,14 @@ def publish_model(folder: Path, ckpt_dir: StrPath) -> None:
                 say(f"{there} was not made by this run; it is kept as {kept.name}")
         with atomic_path(there) as temporary:
             shutil.copyfile(folder / name, temporary)
+
+
+def _image_shape(loader: Any) -> tuple[int, ...]:
+    """Return channels and size of the images that a loader gives."""
+    first = getattr(loader, "labeled", loader)
+    dataset = getattr(first, "dataset", None)
+    image = dataset[0]["image"] if isinstance(dataset, SliceDataset) else next(iter(first))["image"][0]
+    return tuple(int(size) for size in image.shape)
 
 
 def _check_classes(trainer: Any) -> None:

@@ -8,6 +8,7 @@ magnetization; :mod:`acquisition <vmfseg.phantom.acquisition>` turns that into w
 come from published tables and are never tuned to a result.
 """
 
+from .endless import PhantomSlices
 from .make import PHANTOM_FILE, PhantomDefaults, make_phantom
 from .montage import save_montage
 from .signal import bssfp_signal, spoiled_gre_signal
@@ -22,6 +23,7 @@ __all__ = [
     "CordProtocol",
     "HeartProtocol",
     "PhantomDefaults",
+    "PhantomSlices",
     "Receiver",
     "Tissue",
     "bssfp_signal",

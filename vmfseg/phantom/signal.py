@@ -20,9 +20,12 @@ from vmfseg.phantom.tissues import TISSUES
 
 __all__ = ["bssfp_signal", "bssfp_table", "inflow_fraction", "spoiled_gre_signal", "spoiled_gre_table"]
 
+#: A number, or an array that is broadcast against the off-resonances.
+Times = float | NDArray[np.float64]
+
 
 def bssfp_signal(
-    t1: float, t2: float, pd: float, *, tr: float, te: float, flip: float, off_resonance: ArrayLike = 0.0
+    t1: Times, t2: Times, pd: Times, *, tr: float, te: float, flip: float, off_resonance: ArrayLike = 0.0
 ) -> NDArray[np.complex128]:
     r"""Balanced steady-state free precession with alternating pulses.
 
@@ -67,15 +70,15 @@ def bssfp_signal(
 
 
 def spoiled_gre_signal(
-    t1: float,
-    t2_star: float,
-    pd: float,
+    t1: Times,
+    t2_star: Times,
+    pd: Times,
     *,
     tr: float,
     te: float,
     flip: float,
     off_resonance: ArrayLike = 0.0,
-    inflow: float = 0.0,
+    inflow: Times = 0.0,
 ) -> NDArray[np.complex128]:
     r"""Spoiled gradient echo (Ernst) with wash-in of unsaturated spins.
 

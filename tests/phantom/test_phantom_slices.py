@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Endless slices: purity, form, orientation, and the geometry of what is drawn."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import ndimage
+from torch.utils.data import DataLoader
+
+from vmfseg.phantom import PhantomSlices
+from vmfseg.phantom.heart_slices import SliceChoice, draw_heart_exam
+from vmfseg.phantom.pathology import GROUPS
+from vmfseg.utils import numpy_rng
+
+SMALL = {"pixdim": 2.4, "size": 72}
+
+
+def test_an_item_is_a_slice_in_slice_space():
+    for size in (64, (64, 80)):
+        item = PhantomSlices("hearts", seed=1, pixdim=2.5, size=size)[5]
+        shape = (1, 64, 64) if size == 64 else (1, 64, 80)
+        assert item["image"].shape == item["label"].shape == shape
+        assert item["image"].dtype == torch.float32
+        assert item["label"].dtype == torch.uint8
+        assert 0 <= item["image"].min() <= item["image"].max() <= 1
+        assert set(item["label"].unique().tolist()) <= {0, 1, 2, 3}
+        assert all(isinstance(item[key], str) for key in ("domain", "subject", "sample"))
+
+
+def test_workers_and_order_do_not_matter():
+    slices = PhantomSlices("hearts", seed=3, length=6, **SMALL)
+    alone = torch.stack([slices[i]["image"] for i in reversed(range(6))]).flip(0)
+    batches = list(DataLoader(slices, batch_size=3, num_workers=2))
+    assert torch.equal(torch.cat([batch["image"] for batch in batches]), alone)
+    assert torch.equal(torch.cat([batch["label"] for batch in batches])[2], slices[2]["label"])
+
+
+def test_items_have_no_end_and_seeds_differ():
+    slices = PhantomSlices("hearts", seed=0, length=2, **SMALL)
+    far = slices[2**31 - 1]["image"]
+    assert not torch.equal(far, slices[2**31 - 2]["image"])
+    assert not torch.equal(far, PhantomSlices("hearts", seed=1, **SMALL)[2**31 - 1]["image"])
+    assert len(slices) == 2
+    for bad in (-1, 2**31):
+        with pytest.raises(IndexError):
+            slices[bad]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"kind": "livers"}, {"orientation": "up"}, {"papillary": "both"}, {"gin": 2.0}, {"tight": -0.1}, {"size": 4}],
+)
+def test_arguments_out_of_range_are_refused(arguments):
+    with pytest.raises(ValueError, match="must be"):
+        PhantomSlices(**arguments)
+
+
+def test_intensities_are_clipped_at_the_percentiles_of_the_slice():
+    slices = PhantomSlices("hearts", seed=2, tight=0.0, **SMALL)
+    shares = []
+    for number in range(10):
+        image = slices[number]["image"].numpy()
+        shares.append((float((image == 0).mean()), float((image == 1).mean())))
+    exact = [abs(high - 0.005) < 0.001 and abs(low - 0.005) < 0.001 for low, high in shares]
+    assert sum(exact) >= 4  # the others stand for scans whose field of view is larger than the grid
+
+
+def test_any_orientation_only_turns_and_mirrors():
+    plain = PhantomSlices("hearts", seed=4, tight=0.0, **SMALL)
+    turned = PhantomSlices("hearts", seed=4, tight=0.0, orientation="any", **SMALL)
+    seen = set()
+    for number in range(12):
+        label, other = plain[number]["label"][0], turned[number]["label"][0]
+        ways = [torch.rot90(image, k) for image in (label, label.flip(0)) for k in range(4)]
+        found = [k for k, way in enumerate(ways) if torch.equal(way, other)]
+        assert found
+        if len(found) == 1:
+            seen.add(found[0])
+    assert len(seen) >= 4
+
+
+def test_tight_fields_of_view_are_zero_outside():
+    item = PhantomSlices("hearts", seed=5, tight=1.0, **SMALL)[1]
+    dark = (item["image"][0] == 0).all(dim=0) | (item["image"][0] == 0).all(dim=1)
+    assert dark.any()
+    assert not item["label"][0][:, (item["image"][0] == 0).all(dim=0)].any()
+
+
+def test_random_contrast_keeps_the_label():
+    plain, other = (PhantomSlices("hearts", seed=6, tight=0.0, gin=gin, **SMALL)[3] for gin in (0.0, 1.0))
+    assert torch.equal(plain["label"], other["label"])
+    assert not torch.allclose(plain["image"], other["image"], atol=0.05)
+
+
+@pytest.fixture(scope="module")
+def exams():
+    return [draw_heart_exam(numpy_rng("exams", number)) for number in range(50)]
+
+
+def middle(exam, share, beat=0.0, convention="cavity"):
+    heart = exam.scene.ventricles
+    base = heart.base_at(beat)
+    choice = SliceChoice(base + share * (heart.base + heart.length - base), beat, (0.0, 0.0))
+    return exam.label(choice, (220, 220), 1.0, convention)
+
+
+def test_the_wall_encloses_the_cavity(exams):
+    for exam in exams:
+        for share in (0.15, 0.5, 0.8):
+            label = middle(exam, share)
+            grown = ndimage.binary_dilation(label == 1)
+            assert set(np.unique(label[grown])) <= {1, 2}
+
+
+def test_sizes_follow_published_ranges(exams):
+    """Kawel 2012: normal walls 5.3 +- 0.9 and 6.3 +- 1.1 mm at the middle; cavities are 40 to 60 mm wide."""
+    normal = [exam for exam in exams if exam.scene.ventricles.group == "NOR"]
+    assert len(normal) >= 8
+    walls, radii, apex = [], [], []
+    for exam in normal:
+        area = [np.count_nonzero(np.isin(middle(exam, 0.5), part)) for part in ([1], [1, 2])]
+        inner, outer = (np.sqrt(a / np.pi) for a in area)
+        walls.append(outer - inner)
+        radii.append(inner)
+        low = [np.sqrt(np.count_nonzero(np.isin(middle(exam, 0.85), part)) / np.pi) for part in ([1], [1, 2])]
+        apex.append(low[1] - low[0])
+    assert 5.0 < np.mean(walls) < 7.2
+    assert min(walls) > 3.5
+    assert max(walls) < 10
+    assert min(radii) > 19
+    assert max(radii) < 31
+    assert np.mean(apex) < np.mean(walls)
+
+
+def test_hearts_of_all_groups_eject(exams):
+    for exam in exams:
+        areas = [np.count_nonzero(middle(exam, 0.4, beat) == 1) for beat in (0.0, 1.0)]
+        assert areas[1] < areas[0]
+        walls = [np.count_nonzero(middle(exam, 0.4, beat) == 2) for beat in (0.0, 1.0)]
+        assert walls[1] > 0.8 * walls[0]
+
+
+def test_groups_come_with_their_share():
+    found = [draw_heart_exam(numpy_rng("groups", k)).scene.ventricles.group for k in range(150)]
+    assert sum(group.share for group in GROUPS.values()) == pytest.approx(1)
+    assert set(found) >= {"NOR", "HCM", "DCM", "IHD", "HHD"}
+    assert 0.2 < found.count("NOR") / len(found) < 0.45
+
+
+def test_papillaries_count_to_the_wall_if_asked(exams):
+    for exam in exams[:10]:
+        cavity, wall = middle(exam, 0.5), middle(exam, 0.5, convention="wall")
+        assert (wall == 1).sum() < (cavity == 1).sum()
+        assert np.array_equal(wall == 3, cavity == 3)
+        assert np.array_equal(np.isin(wall, (1, 2)), np.isin(cavity, (1, 2)))
+
+
+def test_the_right_ventricle_lies_on_the_septal_side(exams):
+    """In the picture the right ventricle is on the left, whatever the rotation within 45 degrees."""
+    for exam in exams:
+        label = middle(exam, 0.4)
+        left = np.argwhere(label == 1).mean(axis=0)
+        assert np.argwhere(label == 3).mean(axis=0)[0] < left[0]

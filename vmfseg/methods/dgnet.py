@@ -188,7 +188,7 @@ class DGNet(nn.Module):
     ) -> Union[torch.Tensor, MethodParts]:  # noqa: UP007 - TorchScript
         """Return the logits of ``x``, or all parts; ``noise`` standard normal ``B 2S``, or ``None`` for the mean."""
         content = self.content(x)
-        logits = content[:, : self.out_channels]
+        logits: torch.Tensor = content[:, : self.out_channels]
         if not return_parts:
             return logits
         mean, log_variance = self.encode_style(x)

@@ -84,7 +84,8 @@ class LDDGNet(nn.Module):
         with nullcontext() if seed is None else seeded(seed, "network"):
             self.encoder = VMFEncoder(2, in_channels, channels, level=0)
             if not shared_unet:
-                for up in self.encoder.ups:
+                ups: Any = self.encoder.ups
+                for up in ups:
                     width = int(up.conv[3].out_channels)
                     up.conv = DoubleConv(2, int(up.conv[0].in_channels), width, width)
             self.mean = _head(self.encoder.feature_channels, hidden_channels, latent_channels)

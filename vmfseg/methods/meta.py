@@ -170,7 +170,7 @@ def inner_step(
         >>> round(float(moved), 6), round(float(torch.autograd.grad(moved, w)[0]), 6)  # 1 - 2 * 0.1
         (2.4, 0.8)
     """
-    gradients = torch.autograd.grad(
+    gradients: Sequence[torch.Tensor | None] = torch.autograd.grad(
         loss, list(parameters.values()), create_graph=second_order, retain_graph=True, allow_unused=True
     )
     moved: dict[str, torch.Tensor] = {}

@@ -29,7 +29,7 @@ class MethodLoss(VMFLoss):
         ramps: see :class:`vmfseg.losses.VMFLoss`.
     """
 
-    TERMS = ("dice", "cross_entropy", "reconstruction")
+    TERMS: tuple[str, ...] = ("dice", "cross_entropy", "reconstruction")  # type: ignore[assignment]
     #: The terms of the method alone; they stand in TERMS, too.
     OWN: ClassVar[tuple[str, ...]] = ()
     #: The weights of the paper.

@@ -17,7 +17,6 @@ from .domains import domains_of, from_another_domain, take
 from .meta import MethodTrainer
 from .objective import MethodLoss
 from .regularizers import gaussian_kl
-from .sdnet import SDNet
 
 __all__ = ["SDNetLoss", "SDNetTrainer"]
 
@@ -87,7 +86,7 @@ class SDNetTrainer(MethodTrainer):
     @torch.no_grad()
     def augmented(self, batch: Mapping[str, Any], count: int) -> torch.Tensor:
         """Return the first ``count`` images in the styles of other domains, ``BCHW``."""
-        network: SDNet = bare_network(self.network) if self.generator is None else self.generator
+        network: Any = bare_network(self.network) if self.generator is None else self.generator
         image = batch["image"]
         was_training = network.training
         network.eval()  # batch statistics of images that are only looked at would move the running ones
@@ -96,6 +95,6 @@ class SDNetTrainer(MethodTrainer):
         prior = torch.randn(count, styles.shape[1], generator=torch_rng(*self.draw(), "prior")).to(styles)
         partners = from_another_domain(domains_of(batch), count, *self.draw())
         chosen = [prior[i] if partner is None else styles[partner] for i, partner in enumerate(partners)]
-        mixed = network.decode(anatomy[:count], torch.stack(chosen))
+        mixed: torch.Tensor = network.decode(anatomy[:count], torch.stack(chosen))
         network.train(was_training)
         return mixed.to(image.dtype)

@@ -134,10 +134,10 @@ class SPADEDecoder(nn.Module):
     def forward(self, content: torch.Tensor, style: torch.Tensor) -> torch.Tensor:
         """Return the image."""
         height, width = content.shape[2], content.shape[3]
-        # the content at the coarsest scale, or a constant map would be normalized to zero
+        # a constant map, which instance norm makes zero: the sums below carry the style on
         x = self.start(style)[:, :, None, None].expand(-1, -1, max(2, height // 16), max(2, width // 16))
         for k, (spade, conv) in enumerate(zip(self.spades, self.convs)):  # noqa: B905 - TorchScript
-            factor = 2 ** (3 - k)
+            factor = 8 >> k
             x = F.interpolate(x, size=[max(2, height // factor), max(2, width // factor)], mode="nearest")
             x = x + conv(F.leaky_relu(spade(x, content), 0.2))
         return _to_image(self.out(x))

@@ -61,4 +61,6 @@ class SegmentationUNet(nn.Module):
         maps = self.encoder.pyramid(x)
         features = self.up(maps[0], maps[1])
         logits: torch.Tensor = self.out(features)
-        return MethodParts(logits, features) if return_parts else logits
+        if return_parts:
+            return MethodParts(logits, features)
+        return logits

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bundles and weights that want to run something: none is executed, each is refused by its key or file."""
+"""Bundles and weights that want to run something: none is executed, each is refused by its file."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import os
 import pickle
 import stat
 import struct
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,11 +19,12 @@ import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from vmfseg.bundle import inspect_bundle, require_trusted
-from vmfseg.bundle.compile import compile_bundle, write_files
+from vmfseg.bundle import inspect_bundle, read_overlay, require_trusted
+from vmfseg.bundle.compile import compile_bundle
+from vmfseg.bundle.new import new_bundle
 from vmfseg.cli.main import app
 from vmfseg.cli.train import train_bundle
-from vmfseg.model.tensors import read_tensors
+from vmfseg.model.weights import read_tensors
 from vmfseg.utils import VmfError
 from vmfseg.utils.weights import check_weights
 
@@ -34,7 +37,8 @@ class Bundle:
 
     def __init__(self, place: Path) -> None:
         self.root, self.canary = place / "vmfnet_mnms", place / "canary"
-        write_files(FILES, self.root)
+        for name, text in FILES.items():
+            self.write(name, text)
 
     @property
     def touch(self) -> str:
@@ -103,6 +107,10 @@ def _own_module(bundle: Bundle) -> None:
     bundle.set(imports=["$import scripts"])
 
 
+def _module(name: str) -> Callable[[Bundle], None]:
+    return lambda bundle: bundle.write(f"{name}.py", f"import os; os.system({bundle.touch!r})")
+
+
 def _overlay(bundle: Bundle) -> None:
     bundle.write("configs/paper.json", json.dumps({"inferer::_target_": "os.system", "inferer#command": bundle.touch}))
 
@@ -116,6 +124,24 @@ def _logging(old: str, new: str) -> Callable[[Bundle], None]:
         text = FILES["configs/logging.conf"]
         assert old in text
         bundle.write("configs/logging.conf", text.replace(old, new.replace("TOUCH", bundle.touch)))
+
+    return change
+
+
+def _metadata_target(bundle: Bundle) -> None:
+    bundle.set("metadata.json", **{"x#_target_": "os.system", "x#command": bundle.touch})
+
+
+def _recipe(old: str, new: str, **changes: object) -> Callable[[Bundle], None]:
+    """Return a bundle of ``vmfseg bundle new`` whose recipe and configs agree, but say something else."""
+
+    def change(bundle: Bundle) -> None:
+        new_bundle("vmfnet_mnms", bundle.root.parent, ["LV"], 1.0, 64, target_domain="siteC", overwrite=True)
+        for path in (bundle.root / "configs").glob("*.json"):
+            text = path.read_text().replace(old, json.dumps(new.replace("TOUCH", bundle.touch))[1:-1])
+            path.write_text(text)
+        metadata = json.loads((bundle.root / "configs" / "metadata.json").read_text())
+        bundle.set("metadata.json", vmfseg={**metadata["vmfseg"], **changes})
 
     return change
 
@@ -138,139 +164,213 @@ def _tampered(bundle: Bundle) -> None:
     bundle.write("models/manifest.json", json.dumps({"sha256": {"model.safetensors": "0" * 64}}))
 
 
-HOSTILE = [  # how the bundle is made bad, where the refusal must point to
-    pytest.param(_expression("__import__('os').system('TOUCH')"), "train.json: device", id="import"),
-    pytest.param(_expression("eval('1')"), "train.json: device", id="eval"),
-    pytest.param(_expression("open('x', 'w')"), "train.json: device", id="open"),
-    pytest.param(_expression("os.system('TOUCH')"), "train.json: device", id="os of the imports"),
-    pytest.param(_expression("list(map(os.system, ['TOUCH']))"), "train.json: device", id="passed on by map"),
-    pytest.param(_expression("torch.os.system('TOUCH')"), "train.json: device", id="os of torch"),
-    pytest.param(_expression("torch.hub.load('a', 'b')"), "train.json: device", id="hub"),
-    pytest.param(_expression("().__class__.__base__.__subclasses__()"), "train.json: device", id="subclasses"),
-    pytest.param(_expression("[c for c in [1] if c.__class__]"), "train.json: device", id="loop"),
-    pytest.param(_expression("(lambda f: f('TOUCH'))(os.system)"), "train.json: device", id="function"),
-    pytest.param(_expression("getattr(os, 'sys' + 'tem')('TOUCH')"), "train.json: device", id="getattr"),
-    pytest.param(_expression("'{0.__class__}'.format(@network)"), "train.json: device", id="format"),
-    pytest.param(_expression("@network.load_state_dict(@x)"), "train.json: device", id="method"),
-    pytest.param(_expression("\uff4f\uff53.system('TOUCH')"), "train.json: device", id="letters that become os"),
-    pytest.param(_expression("'a' * 1000000000"), "train.json: device", id="memory"),
+def _manifest(**network: object) -> Callable[[Bundle], None]:
+    return lambda bundle: bundle.write("models/manifest.json", json.dumps({"network": network}))
+
+
+EXECUTED = [  # changes of what a training executes, the file that is named
+    pytest.param(_expression("__import__('os').system('TOUCH')"), "train.json", id="import"),
+    pytest.param(_expression("open('x', 'w')"), "train.json", id="open"),
+    pytest.param(_expression("list(map(os.system, ['TOUCH']))"), "train.json", id="passed on by map"),
+    pytest.param(_expression("torch.hub.load('a', 'b')"), "train.json", id="hub"),
+    pytest.param(_expression("().__class__.__base__.__subclasses__()"), "train.json", id="subclasses"),
+    pytest.param(_expression("(lambda f: f('TOUCH'))(os.system)"), "train.json", id="function"),
+    pytest.param(_expression("'{0.__class__}'.format(@network)"), "train.json", id="format"),
+    pytest.param(_expression("\uff4f\uff53.system('TOUCH')"), "train.json", id="letters that become os"),
+    pytest.param(_expression("list(range(10 ** 9))"), "train.json", id="memory"),
+    pytest.param(_expression("print(1, file=open('TOUCH', 'w'))"), "train.json", id="print into a file"),
     pytest.param(
-        _expression("vmfseg.bundle.distributed.first_rank_first('os.system', command='TOUCH')"),
-        "train.json: device",
-        id="a function that calls by name",
-    ),
-    pytest.param(_expression("pathlib.Path('LICENSE').replace('x')"), "train.json: device", id="moves a file"),
-    pytest.param(_expression("@evaluation::stage.run('x')"), "train.json: device", id="runs elsewhere"),
-    pytest.param(_expression("@evaluation::stage.run(folder='x')"), "train.json: device", id="runs elsewhere by name"),
-    pytest.param(_expression("list(map(@evaluation::stage.run, ['x']))"), "train.json: device", id="run passed on"),
-    pytest.param(_expression("#\nimport antigravity"), "train.json: device", id="import behind a comment"),
-    pytest.param(_component("os.system", command=_shell), "inferer::_target_", id="os.system"),
-    pytest.param(_component("subprocess.run", args=_shell, shell=True), "inferer::_target_", id="subprocess"),
-    pytest.param(_component("exec", source="1"), "inferer::_target_", id="exec"),
-    pytest.param(_component("run", config_file="x.json"), "inferer::_target_", id="run of MONAI by its bare name"),
-    pytest.param(_component("monai.bundle.ConfigWorkflow", config_file="x"), "inferer::_target_", id="workflow"),
-    pytest.param(_component("instantiate", path="os.system"), "inferer::_target_", id="instantiate"),
-    pytest.param(_component("torch.load", f="x.pt"), "inferer::_target_", id="torch.load"),
-    pytest.param(_component("numpy.load", file="x", allow_pickle=True), "inferer::_target_", id="numpy.load"),
-    pytest.param(_component("monai.apps.download_url", url="x"), "inferer::_target_", id="download"),
-    pytest.param(_component("monai.data.PersistentDataset", data=[]), "inferer::_target_", id="cache of pickles"),
-    pytest.param(_component("monai.transforms.io.array.Path"), "inferer::_target_", id="class from elsewhere"),
-    pytest.param(_component("vmfseg.utils.atomic_write", path="x"), "inferer::_target_", id="our own writer"),
-    pytest.param(_component("@dataset"), "inferer::_target_", id="target by reference"),
-    pytest.param(_component("$os.system"), "inferer::_target_", id="target by expression"),
-    pytest.param(_component("LoadImaged", keys="image", reader="subprocess.Popen"), "inferer::reader", id="reader"),
-    pytest.param(
-        _component("vmfseg.bundle.distributed.first_rank_first", call="os.system", command=_shell),
-        "inferer::call",
-        id="call",
-    ),
-    pytest.param(_component("LoadImage", _mode_="callable", args=["touch", "x"]), "inferer::_mode_", id="callable"),
-    pytest.param(_component("SimpleInferer", _mode_="debug"), "inferer::_mode_", id="debug"),
-    pytest.param(_component("SimpleInferer", _requires_="$os.abort()"), "inferer::_requires_", id="requires"),
-    pytest.param(_component("HoVerNet", pretrained_url="x"), "inferer::pretrained_url", id="pretrained"),
-    pytest.param(_component("SaveImaged", keys="a", output_dir="/root"), "inferer::output_dir", id="writes elsewhere"),
-    pytest.param(
-        _component("vmfseg.handlers.HistoryHandler", path=".bashrc"), "inferer::path", id="writes into a home folder"
+        _expression("torch.distributed.init_process_group('gloo', 'file:/' + '//TOUCH', 1)"), "train.json", id="store"
     ),
     pytest.param(
-        _component("SaveImaged", keys="a", output_dir="@output_dir", output_postfix="/../../x"),
-        "inferer::output_postfix",
-        id="writes above",
+        _expression("vmfseg.bundle.distributed.first_rank_first('os.system', command='TOUCH')"), "train.json", id="name"
+    ),
+    pytest.param(_expression("pathlib.Path('LICENSE').replace('x')"), "train.json", id="moves a file"),
+    pytest.param(_expression("#\nimport antigravity"), "train.json", id="import behind a comment"),
+    pytest.param(_component("os.system", command=_shell), "train.json", id="os.system"),
+    pytest.param(_component("exec", source="1"), "train.json", id="exec"),
+    pytest.param(_component("run", config_file="x.json"), "train.json", id="run of MONAI by its bare name"),
+    pytest.param(_component("instantiate", path="os.system"), "train.json", id="instantiate"),
+    pytest.param(_component("torch.load", f="x.pt"), "train.json", id="torch.load"),
+    pytest.param(_component("monai.data.PersistentDataset", data=[]), "train.json", id="cache of pickles"),
+    pytest.param(_component("vmfseg.utils.atomic_write", path="x"), "train.json", id="our own writer"),
+    pytest.param(_component("$os.system"), "train.json", id="target by expression"),
+    pytest.param(_component("LoadImaged", keys="image", reader="subprocess.Popen"), "train.json", id="reader"),
+    pytest.param(_component("LoadImage", _mode_="callable", args=["touch", "x"]), "train.json", id="callable"),
+    pytest.param(_component("SimpleInferer", _requires_="$os.abort()"), "train.json", id="requires"),
+    pytest.param(_component("SaveImaged", keys="a", data_root_dir="/data"), "train.json", id="overwrites a scan"),
+    pytest.param(_component("SummaryWriter", comment="/../x"), "train.json", id="writes above"),
+    pytest.param(lambda b: b.set(output_dir="$@dataset_dir + '/x'"), "train.json", id="output"),
+    pytest.param(lambda b: b.set(imports=["$import os as torch"]), "train.json", id="other torch"),
+    pytest.param(lambda b: b.set(seed=1), "train.json", id="another value"),
+    pytest.param(_macro, "train.json", id="macro"),
+    pytest.param(_overlay, "paper.json", id="overlay"),
+    pytest.param(lambda b: b.write("configs/paper.json", '{"+output_dir": "/root"}'), "paper.json", id="more output"),
+    pytest.param(lambda b: b.set("metadata.json", task="$import antigravity"), "metadata.json", id="metadata"),
+    pytest.param(_metadata_target, "metadata.json", id="target in metadata by #"),
+    pytest.param(lambda b: b.write("configs/metadata.json", '{"a":' + "[" * 5000), "train.json", id="deep"),
+    pytest.param(lambda b: b.write("configs/train.json", "x" * 3_000_000), "train.json", id="large"),
+    pytest.param(_logging("StreamHandler", "eval('1')"), "logging.conf", id="logging class"),
+    pytest.param(_logging("(sys.stderr,)", "(os.system('TOUCH'),)"), "logging.conf", id="logging arguments"),
+    pytest.param(
+        _logging("args=(sys.stderr,)", "x=os.system('TOUCH')\nargs=(%(x)s,)"), "logging.conf", id="logging option"
     ),
     pytest.param(
-        _component("SaveImaged", keys="a", output_name_formatter="$lambda m, s: {'subject': '../x', 'idx': 0}"),
-        "inferer::output_name_formatter",
-        id="names files as it likes",
+        _logging("[loggers]", "[DEFAULT]\nargs=(__import__('os').system('TOUCH'),)\n[loggers]"),
+        "logging.conf", id="logging default",
     ),
-    pytest.param(lambda b: b.set(output_dir="$@dataset_dir + '/x'"), "train.json: output_dir", id="output"),
-    pytest.param(
-        lambda b: b.write("configs/paper.json", '{"+output_dir": "/root"}'),
-        "paper.json: +output_dir",
-        id="more output",
-    ),
-    pytest.param(
-        lambda b: b.set(bundle_root="$vmfseg.bundle.find_root('other')"),
-        "train.json: bundle_root",
-        id="other bundle",
-    ),
-    pytest.param(lambda b: b.set(phantom={"subjects": "/../../x"}), "train.json: phantom::subjects", id="phantom"),
-    pytest.param(lambda b: b.set(imports=["$import os as torch"]), "train.json: imports::0", id="other torch"),
-    pytest.param(lambda b: b.set(x="http://example.org/x"), "train.json: x", id="address"),
-    pytest.param(lambda b: b.set(**{"a'] or 1 or x['": 1}), "train.json: a", id="key"),
-    pytest.param(lambda b: b.set(x={"y": "$@::z", "z": 1}), "train.json: x::y", id="relative"),
-    pytest.param(lambda b: b.set("metadata.json", task="$import antigravity"), "metadata.json: task", id="metadata"),
-    pytest.param(_macro, "train.json: inferer", id="macro"),
+    pytest.param(_recipe("siteC", "$__import__('os').system('TOUCH')"), "train.json", id="domain of a recipe"),
+    pytest.param(_recipe("LV", "$__import__('os').system('TOUCH')"), "train.json", id="label of a recipe"),
+    pytest.param(_recipe("LV", "{BUNDLE}"), "train.json", id="field in a recipe"),
+    pytest.param(_recipe("vmfnet_mnms", "a') or b('"), "train.json", id="name of a recipe"),
+    pytest.param(_recipe("siteC", "siteC", size=10**9), "train.json", id="size of a recipe"),
+    pytest.param(_recipe("siteC", "siteC", size=True), "train.json", id="type in a recipe"),
+    pytest.param(_recipe("siteC", "siteC", spacing=float("nan")), "train.json", id="nan in a recipe"),
+    pytest.param(_recipe("siteC", "siteC", labels={"LV": 1}), "train.json", id="labels of a recipe"),
+    pytest.param(_recipe("siteC", "siteC", overwrite=True), "train.json", id="unknown key of a recipe"),
     pytest.param(_own_module, "scripts/__init__.py", id="module of its own"),
-    pytest.param(_overlay, "paper.json: inferer::_target_", id="overlay"),
-    pytest.param(_yaml("a: !!python/object/apply:os.system ['TOUCH']"), "extra.yaml, line 1", id="yaml object"),
-    pytest.param(_yaml("a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]"), "extra.yaml, line 2", id="yaml bomb"),
-    pytest.param(
-        lambda b: b.write("configs/deep.json", '{"a":' + "[" * 5000 + "]" * 5000 + "}"), "deep.json", id="deep"
-    ),
-    pytest.param(lambda b: b.write("configs/large.json", '{"a": "' + "x" * 3_000_000 + '"}'), "large.json", id="large"),
-    pytest.param(_logging("StreamHandler", "eval('1')"), "[handler_console] class", id="logging class"),
-    pytest.param(_logging("(sys.stderr,)", "(os.system('TOUCH'),)"), "[handler_console] args", id="logging args"),
     pytest.param(lambda b: b.write("torch.py", "raise SystemExit"), "torch.py", id="stands for torch"),
+    pytest.param(lambda b: b.write("numpy.so", b"ELF"), "numpy.so", id="compiled module"),
+    pytest.param(lambda b: b.write(".cache/x.py", "raise SystemExit"), ".cache", id="hidden folder"),
+    pytest.param(lambda b: b.write("docs/.x.json", "{}"), "docs/.x.json", id="hidden file"),
     pytest.param(lambda b: b.write("models/x.pkl", pickle.dumps(Call("x"))), "models/x.pkl", id="pickle"),
     pytest.param(_link, "docs/notes.txt", id="link"),
+]  # fmt: skip
+READ = [  # changes of what is only read, the file that the check names
+    pytest.param(_yaml("a: !!python/object/apply:os.system ['TOUCH']"), "extra.yaml", id="yaml object"),
+    pytest.param(_yaml("a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]"), "extra.yaml", id="yaml bomb"),
     pytest.param(_pickle, "models/model.pt", id="pickle as weights"),
     pytest.param(_script, "models/model.pt", id="program as weights"),
     pytest.param(_tampered, "models/model.safetensors", id="changed weights"),
     pytest.param(lambda b: b.write("models/model.onnx", b"x"), "models/model.onnx", id="network without a note"),
-]
+    pytest.param(_manifest(_target_="os.system", command="x"), "manifest.json: network::_target_", id="manifest"),
+    pytest.param(
+        _manifest(_target_="monai.networks.nets.UNet", channels={"_target_": "builtins.eval"}),
+        "manifest.json: network::channels::_target_", id="nested in a manifest",
+    ),
+    pytest.param(
+        _manifest(_target_="monai.networks.nets.UNet", channels="$os.abort()"),
+        "manifest.json: network::channels", id="expression in a manifest",
+    ),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("change", "place"), HOSTILE)
-def test_a_hostile_bundle_is_refused_by_name_and_nothing_runs(bundle, monkeypatch, change, place):
+@pytest.mark.parametrize(("change", "place"), [*EXECUTED, *READ])
+def test_the_check_names_the_file_and_executes_nothing(bundle, monkeypatch, change, place):
     monkeypatch.chdir(bundle.root.parent)
     change(bundle)
-    before = sorted(path for path in bundle.root.rglob("*"))
+    before = {path: path.lstat().st_mtime_ns for path in bundle.root.rglob("*")}
     result = RUNNER.invoke(app, ["bundle", "check", str(bundle.root), "--json"])
-    assert result.exit_code == 5
+    assert result.exit_code == 5, result.output
     found = [VmfError(**finding) for finding in json.loads(result.output)[0]["findings"]]
     untrusted = [finding for finding in found if finding.exit_code == 5]
     assert any(place in finding.subject for finding in untrusted), [str(finding) for finding in found]
     assert all(len(finding.render().splitlines()) <= 5 for finding in found)
-    with pytest.raises(VmfError) as caught:
-        train_bundle(str(bundle.root))
-    assert caught.value.exit_code == 5
+    assert not bundle.canary.exists()
+    assert {path: path.lstat().st_mtime_ns for path in bundle.root.rglob("*")} == before
+
+
+@pytest.mark.parametrize(("change", "place"), EXECUTED)
+def test_training_is_refused_with_one_short_error(bundle, monkeypatch, change, place):
+    monkeypatch.chdir(bundle.root.parent)
+    change(bundle)
+    before = sorted(path for path in bundle.root.rglob("*"))
+    for call in (require_trusted, train_bundle):
+        with pytest.raises(VmfError) as caught:
+            call(str(bundle.root))
+        assert caught.value.exit_code == 5
+        assert place in caught.value.subject
+        assert "--trust" in caught.value.fix
+        assert len(caught.value.render().splitlines()) <= 5
+    require_trusted(bundle.root, trust=True)
     assert not bundle.canary.exists()
     assert sorted(path for path in bundle.root.rglob("*")) == before
 
 
-def test_the_canary_would_be_there(bundle):
-    """The tests above mean nothing if these bundles would not run."""
-    bundle.set(training=[f"$__import__('os').system({bundle.touch!r})"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param([_expression("__import__('os').system('TOUCH')"), _metadata_target], id="configs"),
+        pytest.param(
+            [_logging("[loggers]", "[DEFAULT]\nargs=(__import__('os').system('TOUCH'),)\n[loggers]")], id="logging"
+        ),
+        pytest.param(
+            [_module("usercustomize"), _module("PIL")],
+            id="modules",
+        ),
+    ],
+)
+def test_the_command_executes_nothing(bundle, changes):
+    for change in changes:
+        change(bundle)
+    done = subprocess.run(
+        [sys.executable, "-m", "vmfseg.cli.main", "train", str(bundle.root)],
+        cwd=bundle.root.parent,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 5, done.stderr
+    assert len(done.stderr.strip().splitlines()) <= 5
+    assert not bundle.canary.exists()
+    assert not (bundle.root / "output").exists()
+
+
+@pytest.mark.parametrize("attack", ["config", "logging"])
+def test_the_canary_would_be_there(bundle, attack):
+    """The tests above mean nothing if these bundles would not run; a foreign logging.conf is never used at all."""
+    call = f"__import__('os').system({bundle.touch!r})"
+    logged = attack == "logging"
+    bundle.write("configs/train.json", json.dumps({"training": ["$None" if logged else f"${call}"]}))
+    if logged:
+        bundle.write("configs/logging.conf", FILES["configs/logging.conf"].replace("(sys.stderr,)", f"({call},)"))
     with pytest.raises(VmfError, match="VMF410"):
         train_bundle(str(bundle.root))
     assert not bundle.canary.exists()
     train_bundle(str(bundle.root), trust=True)
-    assert bundle.canary.exists()
+    assert bundle.canary.exists() != logged
 
 
-def test_a_good_bundle_passes(bundle):
-    assert inspect_bundle(bundle.root) == []
+def test_what_the_layers_give_may_be_trained(bundle):
     require_trusted(bundle.root)
+    assert [finding for finding in inspect_bundle(bundle.root) if finding.exit_code == 5] == []
+    bundle.write("configs/mine.json", '{"seed": 1}')
+    bundle.write("models/.gitkeep", "")
+    require_trusted(bundle.root)  # a file that nobody names is not executed
+    new_bundle("knee", bundle.root.parent, ["femur (left)", "tibia"], 0.8, 160, target_domain="site C")
+    require_trusted(bundle.root.parent / "knee")
+
+
+OVERLAYS = [
+    pytest.param({"seed": 3, "x": {"y": [1, None, "text"]}}, "", id="plain"),
+    pytest.param({"kappa": "@seed"}, "", id="reference"),
+    pytest.param({"network_def": {"_target_": "monai.networks.nets.UNet", "spatial_dims": 2}}, "", id="network"),
+    pytest.param({"x": "$os.abort()"}, "x", id="expression"),
+    pytest.param({"x": ["%other.json::x"]}, "x::0", id="macro"),
+    pytest.param({"x": "@nothing"}, "x", id="reference to nothing"),
+    pytest.param({"x": {"_target_": "os.system", "command": "id"}}, "x::_target_", id="class"),
+    pytest.param({"network_def::_target_": "os.system"}, "network_def::_target_", id="edited class"),
+    pytest.param({"network_def#_target_": "os.system"}, "network_def::_target_", id="edited class by #"),
+    pytest.param({"x": {"y#_target_": "os.system"}}, "x::y::_target_", id="nested #"),
+    pytest.param({"network_def::_mode_": "debug"}, "network_def::_mode_", id="debugger"),
+]
+
+
+@pytest.mark.parametrize(("content", "place"), OVERLAYS)
+def test_an_overlay_without_trust_is_plain(tmp_path, content, place):
+    base = {"seed": 0, "kappa": 1, "network_def": {"_target_": "monai.networks.nets.UNet"}}
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(content))
+    assert read_overlay(path, base, trust=True) == content
+    if not place:
+        assert read_overlay(path, base) == content
+        return
+    with pytest.raises(VmfError, match="VMF419") as caught:
+        read_overlay(path, base)
+    assert caught.value.subject.endswith(f": {place}")
+    assert caught.value.exit_code == 5
 
 
 def _safetensors(header: object, data: bytes = b"\0" * 16, length: int | None = None) -> bytes:
@@ -323,9 +423,8 @@ def test_a_pickle_is_never_run(tmp_path, protocol):
     canary = tmp_path / "canary"
     path = tmp_path / "model.pt"
     torch.save({"w": Call(f"touch {canary}")}, path, pickle_protocol=protocol)
-    with pytest.raises(VmfError, match="VMF413") as caught:
+    with pytest.raises(VmfError, match="VMF413"):
         check_weights(path)
-    assert "system" in caught.value.found
     with pytest.raises(VmfError, match="VMF401"):
         read_tensors(path)
     (tmp_path / "plain.pt").write_bytes(pickle.dumps(Call(f"touch {canary}"), protocol))
@@ -360,6 +459,9 @@ ARCHIVES = [
     pytest.param([("vmfnet_mnms/license", b"x")], "license", id="two names of one file"),
     pytest.param([("vmfnet_mnms/docs/zero.txt", bytes(30_000_000))], "become 30000000", id="bomb"),
     pytest.param([("vmfnet_mnms/torch.py", b"x")], "torch.py", id="program"),
+    pytest.param([("vmfnet_mnms/.x/torch.py", b"x")], ".x/torch.py", id="hidden folder"),
+    pytest.param([("vmfnet_mnms/docs/.profile", b"x")], ".profile", id="hidden file"),
+    pytest.param([("vmfnet_mnms/docs/" + "x" * 300, b"x")], "xxx", id="long name"),
 ]
 
 
@@ -379,9 +481,22 @@ def test_a_good_archive_passes_and_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", None)
     (tmp_path / "unpacked").mkdir()
     result = RUNNER.invoke(app, ["bundle", "check", str(_zip(tmp_path / "bundle.zip"))])
-    assert result.exit_code == 0, result.output
-    assert "good" in result.output
+    assert result.exit_code != 5, result.output
+    assert "not to be trusted" not in result.output
     assert not list((tmp_path / "unpacked").iterdir())
+
+
+def test_a_damaged_stream_is_named(tmp_path):
+    path = _zip(tmp_path / "bundle.zip")
+    with zipfile.ZipFile(path) as archive:
+        member = archive.getinfo("vmfnet_mnms/configs/train.json")
+    content = bytearray(path.read_bytes())
+    start = member.header_offset + 30 + len(member.filename)
+    content[start : start + 200] = bytes(255 - value for value in content[start : start + 200])
+    path.write_bytes(content)
+    result = RUNNER.invoke(app, ["bundle", "check", str(path)])
+    assert result.exit_code == 5, result.output
+    assert "VMF415" in result.output
 
 
 @pytest.mark.parametrize("content", [b"", b"no zip at all", b"PK\x03\x04 cut"], ids=["empty", "text", "cut"])

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -229,6 +230,7 @@ def _fill(value: Any, fields: Mapping[str, Any], target: str) -> Any:
     return _FIELD.sub(replace, value)
 
 
+@cache
 def _layer(name: str) -> dict[str, Any]:
     content = yaml.safe_load(_text(name))
     return dict(content or {})

@@ -119,7 +119,8 @@ def read_overlay(path: StrPath, config: Mapping[str, Any], trust: bool = False) 
 def uncompiled_configs(root: Path) -> list[str]:
     """Return the names of the files in ``configs`` that are not byte for byte what the layers give."""
     compiled = compiled_files(root)
-    files = sorted(file for file in (root / "configs").iterdir() if file.is_file())
+    files = [file for file in (root / "configs").iterdir() if file.is_file()]
+    files.sort(key=lambda file: (file.name != "train.json", file.name))
     given = {file: compiled.get(f"configs/{file.name}") for file in files}
     return [file.name for file, text in given.items() if text is None or read_bytes(file) != text.encode()]
 

@@ -7,12 +7,60 @@ import json
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 
 from vmfseg.bundle.compile import write_bundle
+from vmfseg.model import Model
 from vmfseg.networks import VMFNet
 
 SIZE, PIXDIM = 32, 2.0
+LABELS = {
+    "vmfnet_mnms": {0: "background", 1: "LV", 2: "MYO", 3: "RV"},
+    "vmfnet_scgm": {0: "background", 1: "GM", 2: "WM"},
+}
+POSTPROCESSING = [
+    {"_target_": "Activationsd", "keys": "pred", "sigmoid": True},
+    {"_target_": "AsDiscreted", "keys": "pred", "argmax": True},
+]
+
+
+def tiny_definition(classes: int = 4, **kwargs) -> dict:
+    """Return the definition of the tiny network."""
+    return {
+        "_target_": "vmfseg.networks.VMFNet",
+        "channels": [8, 16, 16],
+        "num_kernels": 6,
+        "hidden_channels": 8,
+        "out_channels": classes,
+        **kwargs,
+    }
+
+
+def slice_preprocessing(pixdim: float = PIXDIM, size: int = SIZE) -> list[dict]:
+    """Return the preprocessing of the bundles as a manifest has it."""
+    both = {"keys": ["image", "label"], "allow_missing_keys": True}
+    return [
+        {"_target_": "vmfseg.data.LoadVolumed", "keys": ["image", "label"]},
+        {"_target_": "vmfseg.transforms.ToSliceStackd", **both},
+        {"_target_": "vmfseg.transforms.InPlaneSpacingd", **both, "pixdim": pixdim, "mode": ["bilinear", "nearest"]},
+        {"_target_": "vmfseg.transforms.PercentileNormalized", "keys": "image", "lower": 0.5, "upper": 99.5},
+        {"_target_": "ResizeWithPadOrCropd", **both, "spatial_size": [size, size, -1]},
+    ]
+
+
+def tiny_model(network: VMFNet | None = None, name: str = "vmfnet_mnms", **changes) -> Model:
+    """Return the description of the tiny model."""
+    kwargs = {"kappa": float(network.kernels.kappa)} if isinstance(network, VMFNet) else {}
+    parts = {
+        "network": tiny_definition(len(LABELS[name]), **kwargs),
+        "preprocessing": slice_preprocessing(),
+        "postprocessing": POSTPROCESSING,
+        "labels": LABELS[name],
+        "channels": 1,
+        "image_size": (SIZE, SIZE),
+        "name": name,
+        "version": "0.1.0",
+    }
+    return Model(**{**parts, **changes})
 
 
 def tiny_network(seed: int = 0, classes: int = 4, **kwargs) -> VMFNet:
@@ -40,20 +88,16 @@ def smooth_slices(count: int, size: int, generator: torch.Generator) -> torch.Te
     return torch.nn.functional.interpolate(coarse, size=(size, size), mode="bilinear")
 
 
-def write_tiny_bundle(folder: Path, network: VMFNet, name: str = "vmfnet_mnms") -> Path:
-    """Write a bundle for ``network`` below ``folder`` and return its own folder."""
+def write_tiny_bundle(folder: Path, network: torch.nn.Module, name: str = "vmfnet_mnms", **changes) -> Path:
+    """Write a trained bundle for ``network`` below ``folder`` and return its own folder."""
     write_bundle(name, folder)
     root = folder / name
-    for config in ("inference.json", "train.json"):
-        path = root / "configs" / config
-        content = json.loads(path.read_text())
-        content["network_def"]["level"] = 1  # whatever the recipe has
-        content.update(
-            channels=[8, 16, 16], num_kernels=6, hidden_channels=8, image_size=SIZE, pixdim=PIXDIM, kappa=30.0,
-            last_activation="relu", log_activations=False,
-        )  # fmt: skip
-        path.write_text(json.dumps(content))
     (root / "models").mkdir(exist_ok=True)
-    save_file({k: v.contiguous() for k, v in network.state_dict().items()}, root / "models" / "model.safetensors")
-    torch.save(network.state_dict(), root / "models" / "model.pt")
+    tiny_model(network, name, **changes).save(root / "models", network.state_dict())
     return root
+
+
+def edit_manifest(root: Path, **entries) -> None:
+    """Change entries of the manifest of a bundle."""
+    path = root / "models" / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **entries}))

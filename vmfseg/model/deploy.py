@@ -45,7 +45,7 @@ def deploy(network: nn.Module, portable: bool = True) -> nn.Module:
     ready: Any = copy.deepcopy(bare, {id(part): None for part in parts if part is not None})  # known, so not copied
     ready.eval()
     for module in list(ready.modules()):
-        if type(module) is nn.Sequential:  # others may call their parts in another order
+        if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:  # parts in this order
             _fold(module)
     for parameter in ready.parameters():
         parameter.requires_grad_(False)

@@ -163,6 +163,7 @@ class BackboneEncoder(nn.Module):
     ) -> None:
         super().__init__()
         self.backbone, self.level = backbone, level
+        self.in_channels, self.spatial_dims = in_channels, spatial_dims
         was_training = backbone.training
         backbone.eval()
         with torch.no_grad():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stage 1: learn to reconstruct images, so that the encoder starts from features that carry the image."""
+"""Pre-training of an encoder by reconstruction of its input."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from torch import nn
 
 from vmfseg.utils.checks import did_you_mean
 
-from .blocks import initialize_weights
-from .encoder import UpBlock, VMFEncoder
+from .blocks import UpsamplingDecoder, initialize_weights
+from .encoder import BackboneEncoder, UpBlock, VMFEncoder
 
 __all__ = ["ReconstructionUNet", "load_encoder"]
 
 
 class ReconstructionUNet(nn.Module):
-    r"""A :class:`VMFEncoder` completed to a full U-Net that reconstructs its input, :math:`\min |X - \hat X|_1`.
+    r"""An encoder completed to a network that reconstructs its input, :math:`\min |X - \hat X|_1`.
 
-    The up-stages that the encoder left out and a 1 × 1 convolution, no activation at the end: 17 266 241 parameters for
-    the paper's encoder.
+    For a :class:`VMFEncoder` these are the up-stages that it left out, with their skips, and a 1 × 1 convolution, no
+    activation at the end: 17 266 241 parameters for the paper's encoder. Any other encoder (:class:`BackboneEncoder`)
+    gets an :class:`UpsamplingDecoder` of its features alone.
 
     Shape: ``BCHW[D]`` -> ``BCHW[D]``.
 
@@ -34,12 +35,16 @@ class ReconstructionUNet(nn.Module):
         torch.Size([1, 1, 16, 16])
     """
 
-    def __init__(self, encoder: VMFEncoder | None = None) -> None:
+    def __init__(self, encoder: VMFEncoder | BackboneEncoder | None = None) -> None:
         super().__init__()
         self.encoder = VMFEncoder() if encoder is None else encoder
-        channels, dims = self.encoder.channels, self.encoder.spatial_dims
-        width = self.encoder.feature_channels
+        dims, width = self.encoder.spatial_dims, self.encoder.feature_channels
         self.ups = nn.ModuleList()
+        if not isinstance(self.encoder, VMFEncoder):
+            self.out = UpsamplingDecoder(dims, width, self.encoder.in_channels, min(width, 64), self.encoder.stride)
+            self.out.apply(initialize_weights)
+            return
+        channels = self.encoder.channels
         for k in range(self.encoder.level - 1, -1, -1):
             out = channels[max(k - 1, 0)]
             self.ups.append(UpBlock(dims, width, channels[k], out))
@@ -50,6 +55,9 @@ class ReconstructionUNet(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the reconstruction of ``x``."""
+        if not isinstance(self.encoder, VMFEncoder):
+            decoded: torch.Tensor = self.out(self.encoder(x))
+            return decoded
         maps = self.encoder.pyramid(x)
         y = maps[0]
         for k, up in enumerate(self.ups):  # TorchScript cannot zip modules with tensors
@@ -58,7 +66,7 @@ class ReconstructionUNet(nn.Module):
         return image
 
 
-def load_encoder(target: VMFEncoder, source: ReconstructionUNet | Mapping[str, torch.Tensor]) -> None:
+def load_encoder(target: nn.Module, source: ReconstructionUNet | Mapping[str, torch.Tensor]) -> None:
     """Copy the encoder of a pre-trained U-Net into ``target`` by parameter name.
 
     Args:

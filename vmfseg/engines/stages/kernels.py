@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stage 2: the kernels start at the means of a vMF mixture of the encoder's features."""
+"""Kernel stage: initialize the kernels with the means of a vMF mixture fitted to the encoder's features."""
 
 from __future__ import annotations
 

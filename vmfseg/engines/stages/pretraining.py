@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stage 1: the encoder learns to reconstruct images."""
+"""Pre-training stage: the encoder learns to reconstruct images."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from monai.engines.trainer import SupervisedTrainer
 
 from vmfseg.engines.stepping import follow_epochs, run_to_end
 from vmfseg.handlers import RunCheckpoint, load_tensors, save_tensors
-from vmfseg.networks import ReconstructionUNet, VMFEncoder, load_encoder
+from vmfseg.networks import BackboneEncoder, ReconstructionUNet, VMFEncoder, load_encoder
+from vmfseg.networks.parts import bare_network
 from vmfseg.utils.seeds import seeded
 
 __all__ = ["PretrainingStage", "image_to_image"]
@@ -120,11 +121,11 @@ class PretrainingStage:
         return trainer
 
 
-def _encoder(network: torch.nn.Module) -> VMFEncoder:
-    encoder = getattr(getattr(network, "module", network), "encoder", None)
-    if not isinstance(encoder, VMFEncoder):
+def _encoder(network: torch.nn.Module) -> Any:
+    encoder = getattr(bare_network(network), "encoder", None)
+    if not isinstance(encoder, VMFEncoder | BackboneEncoder):
         raise ValueError(
-            f"networks must have a VMFEncoder to pre-train, got {type(encoder).__name__}. "
-            "Set the pre-training iterations to 0 for other encoders."
+            f"networks must have an encoder to pre-train, got {type(bare_network(network)).__name__} without. "
+            "Leave the pre-training stage out of stages for this network."
         )
     return encoder

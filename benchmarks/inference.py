@@ -42,15 +42,16 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
+from vmfseg.model.spec import BundleSpec
 
 from vmfseg.bundle.compile import write_bundle
-from vmfseg.data import LoadVolumed, SliceDataset, SliceLoader, cache_folder, prepare_experiment
+from vmfseg.data import LoadVolumed, SliceDataset, SliceLoader, prepare_experiment
+from vmfseg.data.experiment import cache_folder
 from vmfseg.engines.stages.calibration import validation_slices
 from vmfseg.export import export_bundle
 from vmfseg.losses import VMFLoss
 from vmfseg.model import Job, Predictor
 from vmfseg.model.segment import save_prediction
-from vmfseg.model.spec import BundleSpec
 from vmfseg.networks import VMFNet
 from vmfseg.networks.encoder import UpBlock
 from vmfseg.transforms import BatchAugment, slice_space_transforms

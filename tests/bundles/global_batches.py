@@ -5,19 +5,18 @@ from __future__ import annotations
 
 import torch
 
-from vmfseg.data import SliceLoader
-from vmfseg.data.stream import SliceStream
+from vmfseg.data import InterleavedLoader, SliceLoader
 
 
 class GlobalBatches:
-    """The batches of all ranks of a :class:`SliceStream`, joined."""
+    """The batches of all ranks of a :class:`InterleavedLoader`, joined."""
 
     def __init__(self, dataset, batch_size, seed, augment, steps_per_epoch, world_size):
         loaders = [
             SliceLoader(dataset, batch_size, seed=seed, augment=augment, rank=rank, world_size=world_size)
             for rank in range(world_size)
         ]
-        self.streams = [SliceStream(loader, steps_per_epoch) for loader in loaders]
+        self.streams = [InterleavedLoader(loader, steps_per_epoch=steps_per_epoch) for loader in loaders]
 
     def __len__(self):
         return len(self.streams[0])

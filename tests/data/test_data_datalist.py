@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from vmfseg.data import Datalist, Row, add_checksums
+from vmfseg.data import Datalist, Row
+from vmfseg.data.datalist import add_checksums
 from vmfseg.utils import VmfError, sha256_file
 
 LABELS = {0: "background", 1: "LV", 2: "MYO"}

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vmfseg.data import FolderDataset, LoadVolumed, open_datalist, verify_datalist
+from vmfseg.data import FolderDataset, LoadVolumed, verify_datalist
+from vmfseg.data.discover import open_datalist
 from vmfseg.utils import VmfError
 
 LABELS = {1: "LV", 2: "MYO", 3: "RV"}

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vmfseg.data import LoadVolumed, MNMsDataset, open_datalist, verify_datalist
+from vmfseg.data import LoadVolumed, MNMsDataset, verify_datalist
+from vmfseg.data.discover import open_datalist
 from vmfseg.utils import VmfError
 
 SUBJECTS = {  # code: folder, vendor, centre, ED, ES

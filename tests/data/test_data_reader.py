@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from monai.transforms import EnsureChannelFirst, LoadImage
 
-from vmfseg.data import VolumeReader, read_header, read_volume
+from vmfseg.data import VolumeReader, read_volume
 from vmfseg.data import reader as reader_module
 from vmfseg.data.geometry import corner_distance
+from vmfseg.data.reader import read_header
 from vmfseg.utils import VmfError
 
 

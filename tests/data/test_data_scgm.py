@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vmfseg.data import LoadVolumed, SCGMDataset, leave_one_domain_out, open_datalist, verify_datalist
+from vmfseg.data import LoadVolumed, SCGMDataset, leave_one_domain_out, verify_datalist
+from vmfseg.data.discover import open_datalist
 from vmfseg.utils import VmfError
 
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from vmfseg.data import Datalist, Row, Split, labeled_fraction, leave_one_domain_out, weakly_labeled
+from vmfseg.data import Datalist, Row, labeled_fraction, leave_one_domain_out
+from vmfseg.data.splits import Split, weakly_labeled
 from vmfseg.utils import VmfError
 
 GROUPS = {"A/1": 95, "B/2": 74, "B/3": 51, "C/4": 50, "D/5": 50}  # the labelled subjects of M&Ms

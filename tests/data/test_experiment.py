@@ -162,16 +162,17 @@ def _given(folder: Path, labeled: str, validation: str = "") -> dict:
         ]
 
     labels = {0: "background", 1: "LV", 2: "MYO", 3: "RV"}
-    return {"labeled": rows(labeled), "validation": rows(validation), "labels": labels}
+    return {"given": [rows(labeled), rows(validation)], "labels": labels, "quiet": True}
 
 
 def test_given_rows_are_all_there_is(scans, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("VMFSEG_CACHE", str(tmp_path / "cache"))
-    given = _given(scans({"A": 4}), "1 2", "2 3")
-    experiment = prepare_experiment("mnms", given=given)
-    assert [row["image"] for row in experiment.labeled] == [row["image"] for row in given["labeled"]]
-    assert [row["image"] for row in experiment.validation] == [given["validation"][1]["image"]], "2 is learnt from"
-    assert [row["image"] for row in experiment.images] == [row["image"] for row in given["labeled"]]
+    arguments = _given(scans({"A": 4}), "1 2", "2 3")
+    labeled, validation = arguments["given"]
+    experiment = prepare_experiment("mnms", **{**arguments, "quiet": False})
+    assert [row["image"] for row in experiment.labeled] == [row["image"] for row in labeled]
+    assert [row["image"] for row in experiment.validation] == [validation[1]["image"]], "2 is learnt from"
+    assert [row["image"] for row in experiment.images] == [row["image"] for row in labeled]
     assert experiment.target == []
     assert not experiment.is_phantom
     assert experiment.labels[3] == "RV"
@@ -183,9 +184,34 @@ def test_given_rows_are_all_there_is(scans, tmp_path, monkeypatch, capsys):
     ("labeled", "code"), [([], "VMF292"), ([{"image": "a.nii.gz"}], "VMF280"), ("1 9", "VMF281")], ids=str
 )
 def test_given_rows_that_are_none(scans, labeled, code):
-    given = _given(scans({"A": 2}), labeled if isinstance(labeled, str) else "")
+    arguments = _given(scans({"A": 2}), labeled if isinstance(labeled, str) else "", "1")
     if not isinstance(labeled, str):
-        given["labeled"] = labeled
+        arguments["given"][0] = labeled
     with pytest.raises(VmfError) as refusal:
-        prepare_experiment(given=given, quiet=True)
+        prepare_experiment(**arguments)
     assert refusal.value.code == code
+
+
+def test_given_rows_need_names_of_their_classes(scans):
+    with pytest.raises(VmfError, match=r"VMF292[\s\S]*no class names"):
+        prepare_experiment(**{**_given(scans({"A": 2}), "1"), "labels": None})
+
+
+@pytest.mark.parametrize("given", [None, [[], []], [None, None]], ids=str)
+def test_nothing_given_is_the_data_set_and_labels_must_agree_with_it(scans, given):
+    folder = scans({"A": 4, "B": 4, "C": 2})
+    names = {"0": "background", **LABELS}
+    assert _prepare(folder, given=given, labels=names).fingerprint == _prepare(folder).fingerprint
+    assert len(_prepare(folder, given=given, labels=list(names.values())).target) == 2
+    with pytest.raises(VmfError, match=r"VMF280[\s\S]*labels background, GM; data set background, LV, MYO, RV"):
+        _prepare(folder, given=given, labels={0: "background", 1: "GM"})
+
+
+def test_given_rows_may_have_channels_and_annotated_slices(scans):
+    arguments = _given(scans({"A": 3}), "1", "2")
+    row = arguments["given"][0][0]
+    row.update(image=[row["image"], row["image"].replace("s01", "s03")], slices="1-2", annotated=[1, 2])
+    (labeled,) = prepare_experiment(**arguments).labeled
+    assert labeled["image"] == row["image"]
+    assert json.loads(labeled["slices"]) == {"1": "1-2", "2": "1-2", "3": "1-2"}
+    assert labeled["annotated"] == [1, 2]

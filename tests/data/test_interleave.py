@@ -5,7 +5,9 @@ from collections import Counter
 
 import pytest
 import torch
+from monai.data import DataLoader, Dataset
 from slice_files import chain, write_subjects
+from torch.utils.data import DistributedSampler
 
 from vmfseg.data import InterleavedLoader, SliceDataset, SliceLoader
 from vmfseg.transforms import BatchAugment
@@ -147,8 +149,10 @@ def test_masks_of_the_unlabeled_stream_are_hidden(few):
 
 def test_bad_arguments(few, many, tmp_path):
     labeled, unlabeled = SliceLoader(few), SliceLoader(many)
-    with pytest.raises(ValueError, match="unlabeled must be a SliceLoader, got list"):
-        InterleavedLoader(labeled, [1])
+    with pytest.raises(ValueError, match="unlabeled must be a loader that can be iterated again and again"):
+        InterleavedLoader(labeled, iter([1]))
+    with pytest.raises(ValueError, match="labeled must be a loader that can be iterated again and again, got int"):
+        InterleavedLoader(1)
     with pytest.raises(ValueError, match="labeled must show labels"):
         InterleavedLoader(unlabeled, labeled)
     with pytest.raises(ValueError, match="ratio must be at least 1, got 0"):
@@ -161,3 +165,66 @@ def test_bad_arguments(few, many, tmp_path):
     with pytest.raises(ValueError, match="joint batches must have one image size"):
         InterleavedLoader(labeled, other, joint=True)
     assert len(InterleavedLoader(labeled, other)) == 6
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7])
+def test_one_loader_without_labels_is_a_stream_cut_into_epochs(many, steps):
+    stream = InterleavedLoader(SliceLoader(many, 7, seed=1), steps_per_epoch=steps)
+    whole = SliceLoader(many, 7, seed=1)
+    expected = [batch["sample"] for _ in range(5) for batch in whole]
+    epochs = [[batch["sample"] for batch in stream] for _ in range(2)]
+    assert [batch for epoch in epochs for batch in epoch] == expected[: 2 * steps]
+    assert len(stream) == steps
+    stream.set_epoch(1)
+    assert [batch["sample"] for batch in stream] == epochs[1]
+
+
+def plain(count, size=2, label=True):
+    """Batches that are told apart by the value of their voxels."""
+    keys = ("image", "label") if label else ("image",)
+    return [{key: torch.full((size, 1, 4, 4), float(k)) for key in keys} for k in range(count)]
+
+
+def values(batches):
+    return [(int(batch["image"][0, 0, 0, 0]), "label" in batch) for batch in batches]
+
+
+def test_any_iterables_of_batches_are_interleaved():
+    loader = InterleavedLoader(plain(3), plain(2), ratio=1)
+    for _ in range(2):  # an epoch starts anew
+        assert values(loader) == [(0, True), (0, False), (1, True), (1, False), (2, True), (0, False)]
+    loader.start_at(3)
+    assert values(loader) == [(1, False), (2, True), (0, False)]
+    joint = list(InterleavedLoader(plain(2), plain(2, 4), ratio=2, joint=True))
+    assert [tuple(batch["image"].shape) for batch in joint] == [(10, 1, 4, 4)] * 2
+    assert [batch["labeled"].tolist() for batch in joint] == [[True] * 2 + [False] * 8] * 2
+
+
+def test_a_plain_data_loader_joins_a_slice_loader(few):
+    items = [{"image": torch.full((1, 32, 32), float(k)), "number": k} for k in range(6)]
+    source = Dataset(items)
+    sampler = DistributedSampler(source, num_replicas=1, rank=0, seed=3)
+    loader = InterleavedLoader(SliceLoader(few, 4, seed=1), DataLoader(source, batch_size=2, sampler=sampler))
+    epochs = [list(loader) for _ in range(2)]
+    numbers = [[n for batch in epoch[1::2] for n in batch["number"].tolist()] for epoch in epochs]
+    assert [sorted(epoch) for epoch in numbers] == [list(range(6))] * 2
+    assert numbers[0] != numbers[1], "the sampler is told the epoch"
+    loader.set_epoch(1)
+    loader.start_at(2)
+    again = list(loader)
+    assert [n for batch in again[1::2] for n in batch["number"].tolist()] == numbers[1][2:]
+    same(again[::2], epochs[1][2::2])
+
+
+def test_a_loader_that_gives_nothing_is_an_error_and_not_an_endless_wait():
+    class Once:
+        def __init__(self):
+            self.source = iter(plain(1))
+
+        def __iter__(self):
+            return self.source
+
+    with pytest.raises(ValueError, match="loaders must give batches in every epoch"):
+        list(InterleavedLoader(Once(), steps_per_epoch=2))
+    with pytest.raises(ValueError, match="steps_per_epoch must be given for a loader without length"):
+        InterleavedLoader(Once())

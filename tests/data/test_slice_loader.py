@@ -13,8 +13,10 @@ import torch
 from slice_files import chain, write_subjects
 
 from vmfseg.data import SliceDataset, SliceLoader
-from vmfseg.data.order import shard_subjects
-from vmfseg.transforms import BatchAugment, presence_labels, strong_augment
+from vmfseg.data.sampling import shard_subjects
+from vmfseg.transforms import BatchAugment
+from vmfseg.transforms.annotation import presence_labels
+from vmfseg.transforms.augment import strong_augment
 from vmfseg.utils import VmfError, derive_seed
 
 

@@ -13,7 +13,6 @@ import nibabel as nib
 import numpy as np
 import pytest
 import torch
-from monai.transforms import RandFlipd
 from slice_files import SHAPE, chain, write_subjects
 
 import vmfseg.data.reader as reader
@@ -106,18 +105,18 @@ def test_threads_and_disk_give_the_same_slices(tmp_path):
     same_items(items(SliceDataset(rows, chain(), num_workers=3)), expected)
     for _ in range(2):  # written, then found again
         same_items(items(SliceDataset(rows, chain(), cache_dir=tmp_path / "cache")), expected)
-    assert len(list((tmp_path / "cache").rglob("*.safetensors"))) == 3
+    assert len(list((tmp_path / "cache").rglob("*.pt"))) == 3
 
 
 def test_what_does_not_fit_goes_to_disk_with_the_estimate_and_away_again(tmp_path):
     rows = write_subjects(tmp_path, 4)
     expected = items(SliceDataset(rows, chain()))
-    volume = 5 * 32 * 32 * 5 + 5 * 3
-    with pytest.warns(UserWarning, match=r"4 volumes need about 0\.00 GiB of memory as slices.* on disk in") as caught:
+    volume = 5 * 32 * 32 * 5 + 5 * 3 + 5 * 4
+    with pytest.warns(UserWarning, match=r"4 volumes need about 0\.00 GiB of memory.* on disk in") as caught:
         dataset = SliceDataset(rows, chain(), memory_limit=2 * volume)
     assert len(caught) == 1
     folder = Path(str(caught[0].message).split(" on disk in ")[1].split(" for this run")[0])
-    assert len(list(folder.rglob("*.safetensors"))) == 2
+    assert len(list(folder.rglob("*.pt"))) == 2
     same_items(items(dataset), expected)
     np.testing.assert_array_equal(dataset.presence(), SliceDataset(rows, chain()).presence())
     del dataset, caught
@@ -133,7 +132,7 @@ def test_what_does_not_fit_goes_to_the_cache_dir_and_stays(tmp_path):
     same_items(items(dataset), expected)
     del dataset
     gc.collect()
-    assert len(list((tmp_path / "cache").rglob("*.safetensors"))) == 3
+    assert len(list((tmp_path / "cache").rglob("*.pt"))) == 3
 
 
 def test_too_little_disk_is_told_before_the_work(tmp_path, monkeypatch):
@@ -153,7 +152,7 @@ def test_a_cache_damaged_in_use_is_rebuilt(tmp_path):
     expected = items(SliceDataset(rows, chain()))
     with pytest.warns(UserWarning, match="volumes need"):
         dataset = SliceDataset(rows, chain(), cache_dir=tmp_path / "cache", memory_limit=0)
-    entries = sorted((tmp_path / "cache").rglob("*.safetensors"))
+    entries = sorted((tmp_path / "cache").rglob("*.pt"))
     data = bytearray(entries[0].read_bytes())
     data[len(data) // 2] ^= 4
     entries[0].write_bytes(data)
@@ -188,7 +187,7 @@ def test_a_worker_s_error_names_the_file(tmp_path):
     rows = write_subjects(tmp_path, 2)
     with pytest.warns(UserWarning, match="volumes need"):
         dataset = SliceDataset(rows, chain(), cache_dir=tmp_path / "cache", memory_limit=0)
-    for entry in (tmp_path / "cache").rglob("*.safetensors"):
+    for entry in (tmp_path / "cache").rglob("*.pt"):
         entry.unlink()
     for row in rows:
         Path(row["image"]).unlink()
@@ -230,7 +229,6 @@ def test_labels_outside_the_classes_and_other_shapes_are_refused(tmp_path):
     ("rows", "transform", "message"),
     [
         pytest.param([], chain(), "data must hold at least one row", id="empty"),
-        pytest.param([{"image": "a"}], [RandFlipd("image")], "must be deterministic, got RandFlipd", id="random"),
     ],
 )
 def test_bad_arguments(rows, transform, message):
@@ -272,5 +270,5 @@ def test_a_dataset_larger_than_the_memory_is_told_and_served(tmp_path):
     environment = {**os.environ, "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
     assert done.stdout.split() == ["960", "80"], done.stderr
-    assert "24 volumes need about 0.30 GiB of memory as slices" in done.stderr
+    assert "24 volumes need about 0.30 GiB of memory" in done.stderr
     assert not list(tmp_path.glob("vmfseg-cache-*"))

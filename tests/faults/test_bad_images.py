@@ -19,8 +19,10 @@ import pytest
 from monai.data import DataLoader, Dataset
 from monai.transforms import LoadImage
 
-from vmfseg.data import DataWarning, LoadVolumed, VolumeReader, read_header, read_volume
+from vmfseg.data import LoadVolumed, VolumeReader, read_volume
 from vmfseg.data import reader as reader_module
+from vmfseg.data.findings import DataWarning
+from vmfseg.data.reader import read_header
 from vmfseg.utils import VmfError, find_vmf_error
 
 SHAPE = (24, 20, 6)

@@ -8,7 +8,8 @@ import scipy.stats
 import torch
 from monai.transforms import Rotate
 
-from vmfseg.transforms import BatchAugment, strong_augment
+from vmfseg.transforms import BatchAugment
+from vmfseg.transforms.augment import strong_augment
 
 STILL = {"rotation": 0.0, "flip": 0.0, "blur_sigma": None}
 

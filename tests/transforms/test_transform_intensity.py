@@ -6,7 +6,8 @@ import pytest
 import torch
 from monai.data import MetaTensor
 
-from vmfseg.transforms import PercentileNormalize, PercentileNormalized
+from vmfseg.transforms import PercentileNormalized
+from vmfseg.transforms.intensity import PercentileNormalize
 from vmfseg.utils import VmfError
 
 

@@ -10,7 +10,8 @@ import torch
 from monai.data import MetaTensor
 from monai.transforms import Invertd, Spacing
 
-from vmfseg.transforms import InPlaneSpacing, InPlaneSpacingd, ToSliceStack, ToSliceStackd, slice_stack_axcodes
+from vmfseg.transforms import InPlaneSpacingd, ToSliceStackd
+from vmfseg.transforms.spatial import InPlaneSpacing, ToSliceStack, slice_stack_axcodes
 
 ORIENTATIONS = [
     (order, signs) for order in itertools.permutations(range(3)) for signs in itertools.product((1, -1), repeat=3)

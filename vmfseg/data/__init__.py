@@ -1,52 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From files on disk to batches in memory: one strict reader, data sets, splits, the phantom, loaders."""
+"""Data: a strict reader of scans, data sets, splits, datasets of volumes and slices, loaders."""
 
-from .cache import CachedStack, VolumeCache
-from .datalist import Datalist, Row, add_checksums
-from .discover import open_datalist
-from .experiment import Experiment, cache_folder, prepare_experiment
-from .findings import DataWarning, Finding
+from .datalist import Datalist, Row
+from .experiment import Experiment, prepare_experiment
 from .folder import FolderDataset
 from .interleave import InterleavedLoader
-from .load import LoadVolumed
-from .loader import SliceLoader
+from .load_volume import LoadVolumed
 from .mnms import MNMsDataset
-from .reader import Volume, VolumeHeader, VolumeReader, read_header, read_volume
-from .scgm import FuseRatersd, SCGMDataset
+from .reader import VolumeReader, read_volume
+from .scgm import SCGMDataset
+from .slice_loader import SliceLoader
 from .slices import SliceDataset
-from .splits import Split, labeled_fraction, leave_one_domain_out, weakly_labeled
+from .splits import labeled_fraction, leave_one_domain_out
 from .verify import verify_datalist
-from .volume import ReadRules
+from .volume_dataset import VolumeDataset
 
 __all__ = [
-    "CachedStack",
-    "DataWarning",
     "Datalist",
     "Experiment",
-    "Finding",
     "FolderDataset",
-    "FuseRatersd",
     "InterleavedLoader",
     "LoadVolumed",
     "MNMsDataset",
-    "ReadRules",
     "Row",
     "SCGMDataset",
     "SliceDataset",
     "SliceLoader",
-    "Split",
-    "Volume",
-    "VolumeCache",
-    "VolumeHeader",
+    "VolumeDataset",
     "VolumeReader",
-    "add_checksums",
-    "cache_folder",
     "labeled_fraction",
     "leave_one_domain_out",
-    "open_datalist",
     "prepare_experiment",
-    "read_header",
     "read_volume",
     "verify_datalist",
-    "weakly_labeled",
 ]

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The datalist: which scans there are, whose they are, where they come from, and what is labelled.
+"""Datalist: the scans of a data set with their labels, subjects and domains.
 
 A datalist is a JSON file of relative paths; the user's folders are never written to. Its format::
 
     {"format": "vmfseg-datalist-1", "name": "mnms", "root": ".", "labels": {"0": "background", "1": "LV", ...},
      "rows": [{"image": "A0S9V9_sa.nii.gz", "label": "A0S9V9_sa_gt.nii.gz", "domain": "A", "group": "A/1",
                "subject": "A0S9V9", "frame": 24, "phase": "ED", "split": null, "annotated": null,
-               "image_sha256": "...", "label_sha256": "..."}]}
+               "slices": null, "image_sha256": "...", "label_sha256": "..."}]}
 
-``root`` is absolute or relative to the file. ``label`` may be ``null`` (unlabelled) or a list of masks by several
-raters. An optional ``label_map`` says which class a value in the mask files stands for, where the two differ.
+``root`` is absolute or relative to the file. ``image`` may be a list of files (channels), ``label`` ``null``
+(unlabelled) or a list of masks by several raters; ``slices`` says which slices were annotated (:class:`Row`). An
+optional ``label_map`` says which class a value in the mask files stands for, where the two differ.
 """
 
 from __future__ import annotations
@@ -21,7 +22,18 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from vmfseg.data.rows import SPLITS, Row, check_classes, check_keys, check_rows, integer_keys, parse_row, refuse
+from vmfseg.data.row_schema import (
+    SPLITS,
+    Row,
+    check_classes,
+    check_keys,
+    check_rows,
+    check_slices,
+    integer_keys,
+    parse_row,
+    refuse,
+)
+from vmfseg.transforms.annotation import slices_text
 from vmfseg.utils import VmfError, read_json, sha256_bytes, sha256_file, write_json
 
 __all__ = ["FORMAT", "SPLITS", "Datalist", "Row", "add_checksums"]
@@ -110,17 +122,31 @@ class Datalist:
         return [self._to_dict(row) for row in (self.rows if rows is None else rows)]
 
     def _to_dict(self, row: Row) -> dict[str, Any]:
-        item: dict[str, Any] = {"image": str(self.path(row.image))}
+        images, labels = ([str(self.path(name)) for name in names] for names in (row.images, row.labels))
+        item: dict[str, Any] = {"image": images[0] if len(images) == 1 else images}
         if row.is_labeled:
-            paths = [str(self.path(name)) for name in row.labels]
-            item["label"] = paths[0] if isinstance(row.label, str) else paths
+            item["label"] = labels[0] if isinstance(row.label, str) else labels
             if self.label_map:
                 item["label_map"] = dict(self.label_map)
+            slices = self.slices_of(row)
+            if slices is not None:
+                item["slices"] = slices_text(slices)
         if row.frame is not None:
             item["frame"] = row.frame
         annotated = None if row.annotated is None else list(row.annotated)
         item.update(domain=row.domain, subject=row.subject, group=row.group, phase=row.phase, annotated=annotated)
         return item
+
+    def slices_of(self, row: Row) -> dict[int, list[int]] | None:
+        """Return the annotated slices of a row by class number, ``None`` for all slices.
+
+        Raises:
+            VmfError: VMF280, VMF301 if its JSON file cannot be read or names what is not there.
+        """
+        if row.slices is None:
+            return None
+        value = row.slices if row.slices_file is None else read_json(self.path(row.slices_file))
+        return check_slices(f"{self.name}, subject {row.subject}", row, value, self.labels)
 
     def save(self, path: StrPath, *, overwrite: bool = True) -> None:
         """Write the datalist as JSON, in one step.
@@ -174,7 +200,9 @@ class Datalist:
 
     def check_files(self, where: str = "") -> None:
         """Refuse the datalist if a file is missing (VMF281)."""
-        names = dict.fromkeys(name for row in self.rows for name in (row.image, *row.labels))
+        names = dict.fromkeys(
+            name for row in self.rows for name in (*row.images, *row.labels, row.slices_file) if name is not None
+        )
         missing = [name for name in names if not self.path(name).exists()]
         if missing:
             raise VmfError(
@@ -196,11 +224,17 @@ def add_checksums(datalist: Datalist) -> Datalist:
             known[name] = sha256_file(path) if path.is_file() else None
         return known[name]
 
-    rows = []
-    for row in datalist.rows:
-        sums = [digest(name) for name in row.labels]
-        label: str | list[str] | None = None
-        if all(sums) and sums:
-            label = str(sums[0]) if isinstance(row.label, str) else [str(value) for value in sums]
-        rows.append(replace(row, image_sha256=digest(row.image), label_sha256=label))
-    return datalist.with_rows(rows)
+    def sums(names: tuple[str, ...], single: bool) -> str | list[str] | None:
+        values = [value for value in map(digest, names) if value is not None]
+        if not values or len(values) < len(names):
+            return None
+        return values[0] if single else values
+
+    return datalist.with_rows(
+        replace(
+            row,
+            image_sha256=sums(row.images, isinstance(row.image, str)),
+            label_sha256=sums(row.labels, isinstance(row.label, str)),
+        )
+        for row in datalist.rows
+    )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a folder, or from nothing, to the four parts of an experiment."""
+"""Data of a run: read a data set (or make the phantom) and split it into four parts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from typing import Any
 
 from vmfseg.data.datalist import Datalist
 from vmfseg.data.folder import FolderDataset
-from vmfseg.data.given import given_datalist
 from vmfseg.data.mnms import MNMsDataset
-from vmfseg.data.rows import Row
+from vmfseg.data.row_schema import Row
 from vmfseg.data.scgm import SCGMDataset
 from vmfseg.data.splits import Split, leave_one_domain_out, weakly_labeled
 from vmfseg.phantom import make_phantom
@@ -53,8 +52,8 @@ class Experiment:
     def images(self) -> list[dict[str, Any]]:
         """All source images for training, without masks: for pre-training and for the kernels."""
         rows = [_without(row) for row in self.labeled]
-        seen = {(row["image"], row.get("frame")) for row in rows}
-        return rows + [row for row in self.unlabeled if (row["image"], row.get("frame")) not in seen]
+        seen = {(str(row["image"]), row.get("frame")) for row in rows}
+        return rows + [row for row in self.unlabeled if (str(row["image"]), row.get("frame")) not in seen]
 
     @property
     def weak(self) -> list[dict[str, Any]]:
@@ -84,7 +83,10 @@ class Experiment:
     @property
     def fingerprint(self) -> dict[str, str]:
         """What of the data decides a result: the split and the checksums of all files."""
-        sums = sorted(f"{row.image_sha256}{row.label_sha256}{row.frame}" for row in self.datalist.rows)
+        sums = sorted(
+            f"{row.image_sha256}{row.label_sha256}{row.frame}{self.datalist.slices_of(row) or ''}"
+            for row in self.datalist.rows
+        )
         return {"split": self.split.hash, "data": sha256_bytes("\n".join(sums).encode())}
 
     def describe(self) -> str:
@@ -122,7 +124,8 @@ def prepare_experiment(
     all_frames: bool = False,
     seed: int = 0,
     phantom: Mapping[str, Any] | None = None,
-    given: Mapping[str, Any] | None = None,
+    given: Sequence[Sequence[Mapping[str, Any]] | None] | None = None,
+    labels: Mapping[Any, str] | Sequence[str] | None = None,
     quiet: bool = False,
 ) -> Experiment:
     """Read a data set (or make the phantom where no folder is given) and split it, one domain left out.
@@ -137,17 +140,22 @@ def prepare_experiment(
         all_frames: put all frames of a cine into the unlabelled pool.
         seed: of the split and the phantom.
         phantom: arguments of :func:`make_phantom`.
-        given: arguments of :func:`~vmfseg.data.given.given_datalist`, rows to use *instead* of any data set; then there
-            is no unseen domain.
+        given: labelled rows and validation rows that another program hands over, ``{"image": ..., "label": ...}``. If
+            one of the two lists holds rows, they are used *instead* of any data set, and there is no unseen domain.
+        labels: class names by number; required for ``given``, otherwise compared with those of the data set.
         quiet: say nothing.
 
     Raises:
-        VmfError: see the data sets and :func:`leave_one_domain_out`.
+        VmfError: see the data sets and :func:`leave_one_domain_out`; VMF280 classes that do not agree with ``labels``,
+            VMF280 to VMF292 for rows that are given.
     """
     check_choice("dataset", dataset, DATASETS)
     check_choice("protocol", protocol, ("clean", "paper"))
-    if given is not None:
-        rows = given_datalist(**given)
+    if isinstance(labels, Sequence):
+        labels = dict(enumerate(labels))
+    names = None if not labels else {int(number): str(name) for number, name in labels.items()}
+    if given is not None and any(given):
+        rows = _given_datalist(given[0] or (), given[1] or (), names)
         return _tell(Experiment(rows, Split.from_datalist(rows)), quiet)
     is_phantom = not dataset_dir
     if is_phantom:
@@ -167,6 +175,14 @@ def prepare_experiment(
         datalist = SCGMDataset(root).datalist()
     else:
         datalist = FolderDataset(root).datalist()
+    if names is not None and len(names) != datalist.num_classes:
+        raise VmfError(
+            "VMF280",
+            subject=f"labels, {datalist.name}",
+            rule="labels must have as many classes as the data set",
+            found=f"labels {', '.join(names.values())}; data set {', '.join(datalist.labels.values())}",
+            fix="set labels (and num_classes) to those of the data",
+        )
     split = leave_one_domain_out(
         datalist,
         target_domain,
@@ -206,4 +222,58 @@ def _phantom(dataset: str, arguments: dict[str, Any], seed: int, quiet: bool) ->
 
 
 def _without(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in row.items() if key not in ("label", "annotated")}
+    return {key: value for key, value in row.items() if key not in ("label", "label_map", "annotated", "slices")}
+
+
+def _given_datalist(
+    labeled: Sequence[Mapping[str, Any]],
+    validation: Sequence[Mapping[str, Any]],
+    labels: Mapping[int, str] | None,
+) -> Datalist:
+    """Return a datalist of rows that another program hands over, marked ``labeled`` and ``validation``.
+
+    Nothing is known of whose scans they are, so every image counts as a subject of its own, in one domain. An image
+    that is in both lists stays with ``labeled``.
+    """
+    parts = {"labeled": labeled, "validation": validation}
+    for part, rows in parts.items():
+        for index, row in enumerate(rows):
+            if not all(_files(row, key) for key in ("image", "label")):
+                raise VmfError(
+                    "VMF280",
+                    subject=f"{part} data, row {index}",
+                    rule="image and label must be paths",
+                    found=", ".join(f"{key} {type(row.get(key)).__name__}" for key in ("image", "label")),
+                    fix="hand over a list of dictionaries with the paths of an image and its label",
+                )
+    if not labeled or not labels:
+        raise VmfError(
+            "VMF292",
+            subject="labeled data",
+            rule=f"training on rows that are handed over needs {'labels' if labeled else 'rows with labels'}",
+            found="no class names" if labeled else "an empty list",
+            fix="pass labels, class names by number" if labeled else "label an image first",
+        )
+    files = [path for rows in parts.values() for row in rows for key in ("image", "label") for path in _files(row, key)]
+    root = Path(os.path.commonpath([os.path.dirname(path) for path in files]))
+    found: dict[tuple[str, ...], Row] = {}
+    for part, rows in parts.items():
+        for row in rows:
+            images, masks = (
+                tuple(os.path.relpath(path, root) for path in _files(row, key)) for key in ("image", "label")
+            )
+            extra = {key: row[key] for key in ("annotated", "slices", "frame") if row.get(key) is not None}
+            one = images[0] if len(images) == 1 else images
+            mask = masks[0] if len(masks) == 1 else masks
+            found.setdefault(images, Row(one, "given", subject=images[0], label=mask, split=part, **extra))
+    datalist = Datalist("given", root, dict(labels), tuple(found.values()))
+    datalist.check_files()
+    return datalist
+
+
+def _files(row: Mapping[str, Any], key: str) -> list[str]:
+    """Return the absolute paths of an entry of a row; nothing if it is neither a path nor a list of paths."""
+    value = row.get(key)
+    names = [value] if isinstance(value, str | os.PathLike) else value
+    good = isinstance(names, list | tuple) and all(isinstance(name, str | os.PathLike) for name in names)
+    return [os.path.abspath(name) for name in names or ()] if good else []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A user's own scans: a table says which image belongs to which subject and scanner, and which ones have a label."""
+"""Data set of a user's own scans, described by a CSV or JSON table."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from vmfseg.data.csv_table import find_columns, integer, normalize, read_table
 from vmfseg.data.datalist import Datalist, Row, add_checksums
 from vmfseg.data.findings import Finding
 from vmfseg.data.reader import SUPPORTED_SUFFIXES
-from vmfseg.data.tables import find_columns, integer, normalize, read_table
 from vmfseg.utils import VmfError, did_you_mean, read_json
 
 __all__ = ["FolderDataset"]
@@ -28,6 +28,7 @@ _COLUMNS = {
     "phase": ("phase",),
     "split": ("split",),
     "annotated": ("annotated",),
+    "slices": ("slices",),
 }
 
 
@@ -35,9 +36,11 @@ class FolderDataset:
     r"""Your own scans as a :class:`~vmfseg.data.Datalist`, described by a CSV or JSON table.
 
     Columns: ``image`` and ``domain`` (required), ``label`` (empty for unlabelled scans), ``subject`` (default: the file
-    name), ``group``, ``frame`` (of a 4-D file, from 0), ``phase``, ``split``, and ``annotated``: the classes that this
-    label annotates, as in ``1;2``. Classes that are not annotated are ignored in training and evaluation, not learnt as
-    background. A JSON table is a list of such objects, or ``{"labels": ..., "label_map": ..., "rows": [...]}``.
+    name), ``group``, ``frame`` (of a 4-D file, from 0), ``phase``, ``split``, ``annotated``: the classes that this
+    label annotates, as in ``1;2``, and ``slices``: the slices that it annotates, as in ``2-13`` (see
+    :class:`~vmfseg.data.Row`). What is not annotated is ignored in training and evaluation, not learnt as background.
+    An image with several channels is a list of files, in a CSV cell ``t1.nii.gz;t2.nii.gz``. A JSON table
+    is a list of such objects, or ``{"labels": ..., "label_map": ..., "rows": [...]}``.
 
     Args:
         root: the folder that the paths in the table are relative to. Nothing in it is written or moved.
@@ -132,10 +135,13 @@ class FolderDataset:
             if key not in _COLUMNS:
                 hint = did_you_mean(key, _COLUMNS).strip() or f"Known: {', '.join(_COLUMNS)}."
                 raise VmfError("VMF282", subject=place, rule=f"unknown key {key!r}", fix=hint)
-        image, domain = str(item.get("image") or ""), str(item.get("domain") or "")
-        if not image or not domain:
+        value, domain = item.get("image") or "", str(item.get("domain") or "")
+        images = (
+            [str(part) for part in value] if isinstance(value, list) else [p.strip() for p in str(value).split(";")]
+        )
+        if not all(images) or not images or not domain:
             raise _refuse(
-                place, "image and domain must be given", f"image {image!r}, domain {domain!r}", "fill them in"
+                place, "image and domain must be given", f"image {value!r}, domain {domain!r}", "fill them in"
             )
         label = item.get("label") or None
         frame = item.get("frame")
@@ -143,15 +149,16 @@ class FolderDataset:
         if number is None and frame not in (None, ""):
             raise _refuse(place, "frame must be a whole number", str(frame), "frames count from 0")
         return Row(
-            image=self._relative(image),
+            image=self._relative(images[0]) if len(images) == 1 else [self._relative(name) for name in images],
             label=[self._relative(str(path)) for path in label] if isinstance(label, list) else self._mask(label),
             domain=domain,
-            subject=str(item.get("subject") or _stem(image)),
+            subject=str(item.get("subject") or _stem(images[0])),
             group=f"{domain}/{item['group']}" if item.get("group") else domain,
             frame=number,
             phase=str(item["phase"]) if item.get("phase") else None,
             split=str(item["split"]) if item.get("split") else None,
             annotated=_classes(place, item.get("annotated")),
+            slices=item.get("slices") if label and item.get("slices") not in ("", []) else None,
         )
 
     def _mask(self, label: Any) -> str | None:

@@ -1,38 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One stream of labeled and unlabeled batches."""
+"""Interleave labeled and unlabeled batches of any two loaders."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import torch
 
-from vmfseg.data.epochs import EpochCounter
-from vmfseg.data.loader import SliceLoader
+from vmfseg.data.sampling import EpochCounter
 
 __all__ = ["InterleavedLoader"]
+
+Batch = dict[str, Any]
 
 
 class InterleavedLoader(EpochCounter):
     r"""Yield a labeled batch, then ``ratio`` unlabeled ones, and so on.
 
-    An unlabeled batch has no key ``label``; the loss decides which terms apply. Each stream goes on where it stopped,
+    Takes any two iterables of batches: a :class:`~vmfseg.data.SliceLoader`, a ``DataLoader`` of torch or MONAI, a list.
+    An unlabeled batch has no key ``label``; the loss decides which terms apply.
+
+    *Loaders that can begin at any batch* (with a method ``stream``, such as ``SliceLoader``) go on where they stopped,
     over the ends of epochs: with :math:`s` steps an epoch, step :math:`i` of epoch :math:`e` takes labeled batch
     :math:`es + i` and unlabeled batches from :math:`(es + i)\,\text{ratio}` on, and a stream that is used up starts
-    its next, newly shuffled pass. So the shorter one never ends the epoch (the reference crashes there), everything
-    is seen before anything is repeated, and the order is a pure function of the loaders' seeds and the epoch.
+    its next, newly shuffled pass. So the shorter one never ends the epoch, everything is seen before anything is
+    repeated, the order is a pure function of the loaders' seeds and the epoch, and skipped batches are not loaded.
 
-    With ``joint=True`` a step yields one batch with both: ``image`` ``(B_l + B_u, 1, H, W)``, the labeled samples
+    *Other iterables* start anew with every epoch, and again when they are used up; where they, their sampler, batch
+    sampler or dataset have ``set_epoch``, it is called with the number of the pass. :meth:`start_at` reads and drops.
+
+    With ``joint=True`` a step yields one batch with both: ``image`` ``(B_l + B_u, C, H, W)``, the labeled samples
     first; ``label`` ``(B_l, 1, H, W)``; ``labeled`` ``(B_l + B_u,)`` bool. ``presence`` covers the labeled samples,
     or all if the unlabeled loader shows presence labels. All other keys cover all samples.
 
     Args:
         labeled: defines the epoch: one pass over it, unless ``steps_per_epoch`` is given.
-        unlabeled: the other stream, or ``None``: then only labeled batches come. Masks that its rows may have are not
-            shown.
+        unlabeled: the other stream. ``None``: only batches of ``labeled`` come, which then may be without labels: an
+            endless stream that is cut into epochs. Masks of ``unlabeled`` are not shown.
         ratio: unlabeled batches for each labeled one.
         steps_per_epoch: labeled batches in an epoch; ``None`` takes ``len(labeled)``.
         joint: yield both in one batch.
@@ -41,59 +48,57 @@ class InterleavedLoader(EpochCounter):
         ValueError: if an argument is out of range.
 
     Example:
-        >>> from monai.transforms import Lambda
-        >>> from vmfseg.data import SliceDataset
-        >>> zeros = torch.zeros(1, 8, 8, 4)
-        >>> fake = Lambda(lambda row: {k: v if k == "subject" else zeros for k, v in row.items()})
-        >>> few = SliceDataset([{"image": "a", "label": "a", "subject": "a"}], fake)
-        >>> many = SliceDataset([{"image": str(i), "subject": str(i)} for i in range(6)], fake)
-        >>> stream = InterleavedLoader(SliceLoader(few), SliceLoader(many), ratio=2, steps_per_epoch=2)
+        >>> few = [{"image": torch.zeros(2, 1, 8, 8), "label": torch.zeros(2, 1, 8, 8)}]
+        >>> many = [{"image": torch.zeros(2, 1, 8, 8)} for _ in range(6)]
+        >>> stream = InterleavedLoader(few, many, ratio=2, steps_per_epoch=2)
         >>> ["label" in batch for batch in stream]
         [True, False, False, True, False, False]
     """
 
     def __init__(
         self,
-        labeled: SliceLoader,
-        unlabeled: SliceLoader | None = None,
+        labeled: Iterable[Batch],
+        unlabeled: Iterable[Batch] | None = None,
         ratio: int = 1,
         steps_per_epoch: int | None = None,
         joint: bool = False,
     ) -> None:
         for name, loader in (("labeled", labeled), ("unlabeled", unlabeled)):
-            if not isinstance(loader, SliceLoader) and not (name == "unlabeled" and loader is None):
+            if loader is not None and (not isinstance(loader, Iterable) or isinstance(loader, Iterator)):
                 raise ValueError(
-                    f"{name} must be a SliceLoader, got {type(loader).__name__}. "
-                    "Only that one can begin at any batch, which resuming needs."
+                    f"{name} must be a loader that can be iterated again and again, got {type(loader).__name__}. "
+                    "Give a DataLoader or a list of batches."
                 )
-        if labeled.supervision == "none":
+        if unlabeled is not None and getattr(labeled, "supervision", "") == "none":
             raise ValueError("labeled must show labels, got a loader without. Check its rows and its supervision.")
         if ratio < 1:
             raise ValueError(f"ratio must be at least 1, got {ratio}. Use unlabeled=None for labeled batches only.")
-        if steps_per_epoch is not None and steps_per_epoch < 1:
-            raise ValueError(f"steps_per_epoch must be at least 1, got {steps_per_epoch}.")
-        if joint and unlabeled is not None and labeled.dataset.image_sizes != unlabeled.dataset.image_sizes:
+        if steps_per_epoch is None and not hasattr(labeled, "__len__"):
+            raise ValueError("steps_per_epoch must be given for a loader without length, got None.")
+        self.steps = len(labeled) if steps_per_epoch is None else steps_per_epoch  # type: ignore[arg-type]
+        if self.steps < 1:
+            raise ValueError(f"steps_per_epoch must be at least 1, got {self.steps}.")
+        sizes = [getattr(getattr(x, "dataset", None), "image_sizes", None) for x in (labeled, unlabeled)]
+        if joint and sizes[0] and sizes[1] and sizes[0] != sizes[1]:
             raise ValueError(
-                f"joint batches must have one image size, got {sorted(labeled.dataset.image_sizes)} and "
-                f"{sorted(unlabeled.dataset.image_sizes)}. Use the same transforms for both."
+                f"joint batches must have one image size, got {sorted(sizes[0])} and {sorted(sizes[1])}. "
+                "Use the same transforms for both."
             )
         self.labeled, self.unlabeled, self.joint = labeled, unlabeled, joint
         self.ratio = ratio if unlabeled is not None else 0
-        self.steps = len(labeled) if steps_per_epoch is None else steps_per_epoch
 
     def __len__(self) -> int:
         return self.steps if self.joint else self.steps * (1 + self.ratio)
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[Batch]:
         epoch, start = self._begin()
         period = 1 if self.joint else 1 + self.ratio
         with_label = -(-start // period)  # labeled batches before the start
         without = start * self.ratio if self.joint else start - with_label
-        first = epoch * self.steps
         other = self.labeled if self.unlabeled is None else self.unlabeled  # with ratio 0 nothing is taken from it
         with (
-            closing(self.labeled.stream(first + with_label, self.steps - with_label)) as labeled,
-            closing(other.stream(first * self.ratio + without, self.steps * self.ratio - without)) as unlabeled,
+            closing(_epoch_of(self.labeled, epoch, self.steps, with_label)) as labeled,
+            closing(_epoch_of(other, epoch, self.steps * self.ratio, without)) as unlabeled,
         ):
             for position in range(start, len(self)):
                 if self.joint:
@@ -103,18 +108,39 @@ class InterleavedLoader(EpochCounter):
                 else:
                     yield self._hide(next(unlabeled))
 
-    def _hide(self, batch: dict[str, Any]) -> dict[str, Any]:
+    def _hide(self, batch: Batch) -> Batch:
         """Take away the mask of an unlabeled batch, and the presence label unless it is asked for."""
-        hidden = {"label"}
-        if self.unlabeled is not None and self.unlabeled.supervision != "presence":
-            hidden.add("presence")
+        hidden = {"label"} if getattr(self.unlabeled, "supervision", "") == "presence" else {"label", "presence"}
         return {key: value for key, value in batch.items() if key not in hidden}
 
-    def _join(self, labeled: dict[str, Any], unlabeled: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    def _join(self, labeled: Batch, unlabeled: Sequence[Batch]) -> Batch:
         parts = [labeled, *unlabeled]
-        joined: dict[str, Any] = {}
+        joined: Batch = {}
         for key, value in labeled.items():
             columns = [part[key] for part in parts if key in part]
             joined[key] = torch.cat(columns) if isinstance(value, torch.Tensor) else list(chain(*columns))
         joined["labeled"] = torch.arange(len(joined["image"])) < len(labeled["image"])
         return joined
+
+
+def _epoch_of(loader: Any, epoch: int, count: int, skip: int) -> Generator[Batch, None, None]:
+    """Yield the batches of one epoch of ``count`` batches, from batch ``skip`` on."""
+    if hasattr(loader, "stream"):
+        yield from loader.stream(epoch * count + skip, count - skip)
+    else:
+        yield from islice(_passes(loader, epoch, count), skip, count)
+
+
+def _passes(loader: Any, epoch: int, count: int) -> Iterator[Batch]:
+    """Iterate over a plain loader again and again; each pass of each epoch has a number of its own."""
+    passes = -(-count // max(1, len(loader))) if hasattr(loader, "__len__") else 1
+    for number in range(epoch * passes, epoch * passes + count):
+        for part in (loader, *(getattr(loader, name, None) for name in ("sampler", "batch_sampler", "dataset"))):
+            if hasattr(part, "set_epoch"):
+                part.set_epoch(number)
+        empty = True
+        for batch in loader:
+            empty = False
+            yield batch
+        if empty:
+            raise ValueError("loaders must give batches in every epoch, got none. A generator can be used only once.")

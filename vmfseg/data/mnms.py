@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""M&Ms (Campello et al., IEEE TMI 2021): the official OpenDataset tree, as it was downloaded.
+"""M&Ms data set (Campello et al., IEEE TMI 2021) in its official folder tree.
 
 =======  ========  ========  ==================================================================
 domain   vendor    centres   labelled subjects in the full release (training, validation, test)
@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from vmfseg.data.csv_table import find_columns, integer, normalize, read_table
 from vmfseg.data.datalist import Datalist, Row, add_checksums
 from vmfseg.data.findings import Finding
 from vmfseg.data.reader import read_header
-from vmfseg.data.tables import find_columns, integer, normalize, read_table
 from vmfseg.utils import VmfError
 
 __all__ = ["MNMsDataset"]

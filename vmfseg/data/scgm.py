@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SCGM, the spinal cord grey matter segmentation challenge 2016 (Prados et al., NeuroImage 2017).
+"""SCGM data set: the spinal cord grey matter segmentation challenge 2016 (Prados et al., NeuroImage 2017).
 
 Flat files ``site{1..4}-sc{01..20}-image.nii.gz``; of subjects 1 to 10 also ``-mask-r{1..4}.nii.gz``, one mask a rater
 with 1 grey matter (GM) and 2 white matter (WM). Sites: 1 London, 2 Montreal, 3 Zurich, 4 Vanderbilt; each is a domain.
@@ -10,20 +10,15 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
-
-from monai.config import KeysCollection
-from monai.transforms import MapTransform
+from typing import ClassVar
 
 from vmfseg.data.datalist import Datalist, Row, add_checksums
-from vmfseg.data.findings import Finding, warn_findings
-from vmfseg.data.labels import Fusion, read_label
-from vmfseg.data.load import to_metatensor
-from vmfseg.utils import VmfError, check_choice
+from vmfseg.data.findings import Finding
+from vmfseg.utils import VmfError
 
-__all__ = ["FuseRatersd", "SCGMDataset"]
+__all__ = ["SCGMDataset"]
 
 _FILE = re.compile(
     r"(?P<subject>site(?P<site>\d+)-sc\d+)-(?P<kind>image|mask-r(?P<rater>\d+))\.nii(\.gz)?$", re.IGNORECASE
@@ -34,7 +29,7 @@ class SCGMDataset:
     """The SCGM challenge data as a :class:`~vmfseg.data.Datalist`.
 
     The label of a row is the list of its raters' masks; they are fused when they are loaded (strict majority, or STAPLE
-    by ``LoadVolumed(fusion="staple")`` or :class:`FuseRatersd`), so nothing is written. Subjects 11 to 20 have no masks
+    by ``LoadVolumed(fusion="staple")``), so nothing is written. Subjects 11 to 20 have no masks
     and are unlabelled. Sites differ in pixel size (0.25 to 0.5 mm) and some images are only about 100 pixels wide:
     slices are resampled to :attr:`pixdim` and padded to :attr:`roi` by the transforms.
 
@@ -112,34 +107,3 @@ class SCGMDataset:
 
     def _note(self, subject: str, message: str, file: str) -> None:
         self.findings.append(Finding("warning", "VMF285", subject, message, file))
-
-
-class FuseRatersd(MapTransform):  # type: ignore[misc]
-    """Read the masks of several raters and replace their paths by one fused label.
-
-    Shape: list of paths -> ``MetaTensor`` ``(1, X, Y, Z)`` uint8 with 1 grey matter and 2 white matter. A row without
-    the key passes unchanged.
-
-    Args:
-        keys: keys that hold a list of paths (or one path).
-        fusion: ``"majority"`` (strict, a tie is background) or ``"staple"`` (through ITK).
-
-    Raises:
-        VmfError: VMF253 to VMF255 if the raters do not share a grid; otherwise as the reader.
-    """
-
-    def __init__(self, keys: KeysCollection = "label", fusion: Fusion = "majority") -> None:
-        super().__init__(keys, allow_missing_keys=True)
-        check_choice("fusion", fusion, ["majority", "staple"])
-        self.fusion: Fusion = fusion
-
-    def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
-        """Return the row with the fused label."""
-        row = dict(data)
-        for key in self.key_iterator(row):
-            paths = row[key]
-            names = os.fspath(paths) if isinstance(paths, str | os.PathLike) else [os.fspath(path) for path in paths]
-            label = read_label(names, row.get("frame"), fusion=self.fusion)
-            warn_findings(label.findings)
-            row[key] = to_metatensor(label, label=True)
-        return row

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Volumes prepared once and served as slices."""
+"""Dataset of slices: deterministic transforms cached on volumes, random ones run on each slice."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,47 +11,47 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from monai.transforms import Compose
+from monai.data import MetaTensor
+from monai.transforms import Compose, Transform
 
-from vmfseg.data.cache import Array, CachedStack, CacheFault
-from vmfseg.data.store import VolumeStore
-from vmfseg.transforms import annotated_classes
+from vmfseg.data.volume_dataset import VolumeDataset, split_random
+from vmfseg.transforms.annotation import AsClassesd, annotated_slices, mask_labels, presence_labels
+from vmfseg.utils import VmfError, derive_seed
 
 __all__ = ["SliceDataset"]
 
 
 class SliceDataset(torch.utils.data.Dataset[dict[str, Any]]):
-    """Serve the slices of many volumes; each volume is read and transformed once.
+    """Serve the slices of many volumes; each volume is read and prepared once (:class:`~vmfseg.data.VolumeDataset`).
 
-    Rows go through ``transform`` on MONAI's ``CacheDataset`` and stay in memory. What does not fit is kept on disk, in
-    ``cache_dir`` or, for this run only, in a temporary folder, and a warning tells the estimate. With ``cache_dir`` the
-    prepared volumes are also found again by the next run (:class:`vmfseg.data.VolumeCache`).
+    ``transform`` may hold any MONAI transform. Those before the first random one run once on volumes ``(C, H, W, D)``;
+    from the first random one on they run on a slice ``(C, H, W)`` each time it is drawn, seeded by ``derive_seed(seed,
+    epoch, sample)``, so that the result depends on neither the number of workers nor what was drawn before.
 
-    An item is a dictionary: ``image`` ``(1, H, W)`` float32; ``label`` ``(1, H, W)`` uint8, absent for rows without
-    label; ``domain``, ``subject``; ``frame`` (-1 for a 3-D file); ``slice``; ``annotated`` ``(N,)`` bool, see
-    :func:`vmfseg.transforms.annotated_classes`; ``sample``, a text that identifies the slice and seeds its
-    augmentation.
+    An item is a dictionary: ``image`` ``(C, H, W)`` float32; ``label`` ``(1, H, W)`` uint8, absent for rows without
+    label; ``domain``, ``subject``; ``frame`` (-1 for a 3-D file); ``slice``; ``annotated`` ``(N,)`` bool, the classes
+    that were annotated in this slice; ``sample``, a text that identifies the slice and seeds its randomness. Slices of
+    labelled rows in which no class was annotated (``slices`` of the row) are left out.
 
     Args:
         data: rows with absolute paths, as :meth:`vmfseg.data.Datalist.to_dicts` gives them. A row without ``label``
-        never
-            opens a label file.
-        transform: deterministic transforms from a row to ``image`` ``(1, H, W, D)`` and perhaps ``label``: the loader,
-            then :func:`vmfseg.transforms.slice_space_transforms`. Augmentation belongs to the loaders.
+            never opens a label file.
+        transform: from a row to ``image`` ``(C, H, W, D)`` and perhaps ``label`` ``(1, H, W, D)``.
         num_classes: N, background included.
+        default: rows that are used where ``data`` is empty.
         cache_dir: folder of the persistent cache, or ``None``.
         num_workers: threads that prepare volumes.
         progress: show a progress bar.
         memory_limit: bytes that may be kept in memory; ``None`` takes 60 % of what is free.
+        seed: of random transforms when slices are taken by index; a :class:`~vmfseg.data.SliceLoader` uses its own.
 
     Raises:
-        ValueError: if ``data`` is empty or ``transform`` is random. VmfError: what the reader refuses, with the
-        file's name; VMF151 a transform that fails, VMF153 labels outside the
-            classes, VMF154 shapes, VMF510 and VMF511 not enough memory or disk.
+        ValueError: if there is no row.
+        VmfError: see :class:`~vmfseg.data.VolumeDataset`; VMF153 labels outside the classes, VMF154 shapes, VMF280
+            ``slices`` that the volume does not have.
 
     Example:
         >>> from monai.transforms import Lambda
-        >>> from monai.data import MetaTensor
         >>> fake = Lambda(lambda row: {**row, "image": torch.rand(1, 8, 8, 5)})
         >>> dataset = SliceDataset([{"image": "a.nii.gz", "domain": "A", "subject": "a"}], fake)
         >>> len(dataset), dataset[4]["sample"], sorted(dataset[4])
@@ -59,25 +60,37 @@ class SliceDataset(torch.utils.data.Dataset[dict[str, Any]]):
 
     def __init__(
         self,
-        data: Sequence[Mapping[str, Any]],
+        data: Sequence[Mapping[str, Any]] | None,
         transform: Callable[..., Any] | Sequence[Callable[..., Any]],
         num_classes: int = 4,
-        cache_dir: str | Path | None = None,
+        default: Sequence[Mapping[str, Any]] = (),
+        cache_dir: str | os.PathLike[str] | None = None,
         num_workers: int = 0,
         progress: bool = False,
         memory_limit: int | None = None,
+        seed: int = 0,
     ) -> None:
-        if not data:
-            raise ValueError("data must hold at least one row, got none. Check the datalist and the split.")
-        self.rows = [{k: v for k, v in row.items() if k != "label" or v is not None} for row in data]
-        self.num_classes = num_classes
-        steps = transform if isinstance(transform, Compose) else Compose(transform)
-        self._store = VolumeStore(self.rows, steps, num_classes, cache_dir, memory_limit)
-        self._stacks = self._store.fill(num_workers, progress)
-        lengths = [len(stack) for stack in self._stacks]
-        self._volume_of = np.repeat(np.arange(len(lengths)), lengths)
-        self._slice_of = np.concatenate([np.arange(length) for length in lengths])
-        self._annotated = [annotated_classes(row.get("annotated"), num_classes) for row in self.rows]
+        self.num_classes, self.seed, self.epoch = num_classes, seed, 0
+        self.deterministic, self.random = split_random(transform)
+        self._as_classes = AsClassesd("label", num_classes)
+        chain = _Stack(self.deterministic, num_classes)
+        self.volumes = VolumeDataset(data, chain, default, cache_dir, num_workers, progress, memory_limit)
+        self.rows: list[dict[str, Any]] = list(self.volumes.data)
+        self.image_sizes: set[tuple[int, int]] = set()
+        self._annotated: list[torch.Tensor] = []
+        self._presence: list[npt.NDArray[np.bool_]] = []
+        drawn: list[npt.NDArray[np.int64]] = []
+        for number, row in enumerate(self.rows):
+            stack = self.volumes[number]
+            self.image_sizes.add((int(stack["image"].shape[1]), int(stack["image"].shape[2])))
+            self._annotated.append(stack["annotated"].clone())
+            drawn.append(_drawn(row, stack["annotated"]))
+            if "presence" in stack:
+                self._presence.append(stack["presence"].numpy()[drawn[-1]])
+        self._volume_of = np.repeat(np.arange(len(drawn)), [len(slices) for slices in drawn])
+        self._slice_of = np.concatenate(drawn)
+        if not len(self):
+            raise ValueError("data must hold an annotated slice, got none. Check the slices of the rows.")
 
     def __len__(self) -> int:
         return len(self._volume_of)
@@ -85,21 +98,48 @@ class SliceDataset(torch.utils.data.Dataset[dict[str, Any]]):
     def __getitem__(self, index: int) -> dict[str, Any]:
         return self.fetch(index)
 
-    def fetch(self, index: int, label: bool = True) -> dict[str, Any]:
-        """Return a slice; ``label=False`` leaves the label out, and unread."""
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that seeds random transforms when slices are taken by index."""
+        self.epoch = int(epoch)
+
+    def fetch(self, index: int, label: bool = True, seed: int | None = None) -> dict[str, Any]:
+        """Return a slice.
+
+        Args:
+            index: number of the slice.
+            label: whether to show the label.
+            seed: of the random transforms; default by seed, epoch and sample.
+        """
         if not -len(self) <= index < len(self):
             raise IndexError(f"slice {index} of {len(self)}")
         volume, position = int(self._volume_of[index]), int(self._slice_of[index])
-        row = self.rows[volume]
-        item: dict[str, Any] = {"image": self._read(volume, "image", position)}
-        if label and row.get("label") is not None:
-            item["label"] = self._read(volume, "label", position)
-        frame = row.get("frame")
+        stack, frame = self.volumes[volume], self.rows[volume].get("frame")
+        item: dict[str, Any] = {"image": stack["image"][..., position]}
+        if "label" in stack and (label or self.random.transforms):
+            item["label"] = stack["label"][..., position]
         item["domain"], item["subject"] = self.domain(index), self.subject(index)
         item["frame"], item["slice"] = -1 if frame is None else int(frame), position
-        item["annotated"] = self._annotated[volume]
+        item["annotated"] = self._annotated[volume][:, position]
         item["sample"] = self.sample(index)
+        if self.random.transforms:
+            item = self._randomize(item, derive_seed(self.seed, self.epoch, item["sample"]) if seed is None else seed)
+            if not label:
+                item.pop("label", None)
         return item
+
+    def _randomize(self, item: dict[str, Any], seed: int) -> dict[str, Any]:
+        for key in item.keys() & {"image", "label"}:
+            item[key] = item[key].clone()  # transforms may work in place, and the cache must stay as it is
+        self.random.set_random_state(seed=seed % 2**32)
+        out = self.random(item)
+        if not isinstance(out, dict):
+            raise ValueError(
+                f"transform must give one slice for a slice, got {type(out).__name__}. Use num_samples=1 or one crop."
+            )
+        if "label" in out:
+            out["label"] = _bare(self._as_classes(out)["label"])
+        out["image"] = _bare(out["image"]).to(torch.float32)
+        return out
 
     def domain(self, index: int) -> str:
         """Return the domain of a slice."""
@@ -108,7 +148,8 @@ class SliceDataset(torch.utils.data.Dataset[dict[str, Any]]):
     def subject(self, index: int) -> str:
         """Return the subject of a slice; rows that name none count by their file."""
         row = self.rows[self._volume_of[index]]
-        return str(row.get("subject") or Path(str(row["image"])).name.split(".")[0])
+        image = row["image"] if isinstance(row["image"], str | os.PathLike) else row["image"][0]
+        return str(row.get("subject") or Path(str(image)).name.split(".")[0])
 
     def sample(self, index: int) -> str:
         """Return the text that identifies a slice: domain, subject, frame, slice."""
@@ -116,39 +157,72 @@ class SliceDataset(torch.utils.data.Dataset[dict[str, Any]]):
         place = f"{'-' if frame is None else frame}/{self._slice_of[index]}"
         return f"{self.domain(index)}/{self.subject(index)}/{place}"
 
-    def is_labeled(self, index: int) -> bool:
-        """Tell whether a slice has a label."""
-        return self.rows[self._volume_of[index]].get("label") is not None
-
     def presence(self) -> npt.NDArray[np.bool_]:
-        """Return which foreground classes each slice holds, ``(len, N - 1)``, before augmentation.
+        """Return which annotated foreground classes each slice holds, ``(len, N - 1)``, before random transforms.
 
         Raises:
             ValueError: if a row has no label.
         """
-        if any(row.get("label") is None for row in self.rows):
+        if len(self._presence) < len(self.rows):
             raise ValueError(
                 "presence must be asked of labeled rows only, got rows without label. Use another sampling."
             )
-        tables = [self._whole(volume, "presence") for volume in range(len(self.rows))]
-        return np.concatenate(tables).astype(np.bool_)
+        return np.concatenate(self._presence)
 
-    @property
-    def image_sizes(self) -> set[tuple[int, int]]:
-        """The in-plane sizes that occur; slices of several sizes cannot share a batch."""
-        shapes = (s.shapes["image"] if isinstance(s, CachedStack) else s["image"].shape for s in self._stacks)
-        return {(int(shape[-2]), int(shape[-1])) for shape in shapes}
 
-    def _read(self, volume: int, name: str, position: int) -> torch.Tensor:
-        stack = self._stacks[volume]
-        if not isinstance(stack, CachedStack):
-            return torch.from_numpy(stack[name][position])
-        try:
-            return torch.from_numpy(stack.read(name, position))
-        except CacheFault as fault:
-            stack = self._stacks[volume] = self._store.rebuild(volume, fault)
-            return torch.from_numpy(stack.read(name, position))
+class _Stack(Transform):  # type: ignore[misc]
+    """Run the deterministic chain on a row and keep plain tensors whose slices are contiguous in memory."""
 
-    def _whole(self, volume: int, name: str) -> Array:
-        stack = self._stacks[volume]
-        return stack.read(name) if isinstance(stack, CachedStack) else stack[name]
+    def __init__(self, chain: Compose, num_classes: int) -> None:
+        self.chain, self.num_classes = chain, num_classes
+        self.as_classes = AsClassesd("label", num_classes)
+
+    def __call__(self, row: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+        result = self.chain(dict(row), threading=True)
+        image = _check_shape(result["image"], row["image"], channels=None)
+        annotated = annotated_slices(image, self.num_classes, row.get("annotated"), row.get("slices"))
+        stack = {"image": _slices_first(image, torch.float32), "annotated": annotated}
+        if row.get("label") is None:
+            return stack
+        label = _check_shape(self.as_classes({"label": result["label"]})["label"], row["label"], channels=1)
+        if label.shape[1:] != image.shape[1:]:
+            raise _shape_error(row["label"], tuple(label.shape), f"the image's {tuple(image.shape)}")
+        classes = _slices_first(label, torch.uint8)
+        if row.get("slices") is not None:
+            classes = mask_labels(classes, annotated)
+        by_slice = classes.permute(3, 0, 1, 2)
+        return {**stack, "label": classes, "presence": presence_labels(by_slice, self.num_classes)}
+
+
+def _drawn(row: Mapping[str, Any], annotated: torch.Tensor) -> npt.NDArray[np.int64]:
+    """Return the slices of a volume that are drawn: all, but of a labelled one only those with an annotated class."""
+    if row.get("label") is None or row.get("slices") is None:
+        return np.arange(annotated.shape[1])
+    return np.flatnonzero(annotated[1:].any(dim=0).numpy())
+
+
+def _bare(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.as_tensor() if isinstance(tensor, MetaTensor) else tensor
+
+
+def _slices_first(volume: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return ``(C, H, W, D)`` as a view of contiguous slices ``(D, C, H, W)``."""
+    return _bare(volume).to(dtype).permute(3, 0, 1, 2).contiguous().permute(1, 2, 3, 0)
+
+
+def _check_shape(volume: Any, path: object, channels: int | None) -> torch.Tensor:
+    good = isinstance(volume, torch.Tensor) and volume.ndim == 4 and volume.numel() > 0
+    if not good or (channels is not None and volume.shape[0] != channels):
+        raise _shape_error(path, tuple(getattr(volume, "shape", ())), f"({channels or 'C'}, H, W, D)")
+    checked: torch.Tensor = volume
+    return checked
+
+
+def _shape_error(path: object, found: tuple[int, ...], wanted: str) -> VmfError:
+    return VmfError(
+        "VMF154",
+        subject=str(path),
+        rule=f"the prepared volume must have the shape {wanted}",
+        found=str(tuple(found)),
+        fix="load one frame, on one grid for image and label (vmfseg verify tells)",
+    )

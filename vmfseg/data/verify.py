@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verification: open every file of a datalist once, and say everything that is wrong with it.
+"""Verification: open every file of a datalist once and report all findings.
 
 On top of the reader's own rules (see :mod:`vmfseg.data.reader`):
 
@@ -7,7 +7,7 @@ On top of the reader's own rules (see :mod:`vmfseg.data.reader`):
 code                 finding
 ===================  ===================================================================================
 VMF251               label values outside the classes, with voxel counts
-VMF253, 254, 255     label of another shape, elsewhere (a warning up to half a voxel), mirrored
+VMF253, 254, 255     label or channel of another shape, elsewhere (a warning up to half a voxel), mirrored
 VMF256               image and label swapped, or a label that is no mask
 VMF258 *(warning)*   empty mask
 VMF259 *(warning)*   image and label of opposite handedness, equal after reordering
@@ -17,6 +17,8 @@ VMF262               class that no label contains
 VMF263 *(warning)*   label contains a class that is declared as not annotated
 VMF264 *(warning)*   left ventricle larger at ES than at ED: are the phases swapped?
 VMF265 *(warning)*   myocardium around class RV instead of LV: are the classes in ACDC's order?
+VMF266 *(warning)*   both ends of the stack empty beside large areas: were those slices annotated?
+VMF280               annotated slices that the file does not have
 ===================  ===================================================================================
 """
 
@@ -36,13 +38,16 @@ import numpy.typing as npt
 
 from vmfseg.data.datalist import Datalist, Row
 from vmfseg.data.findings import Finding
-from vmfseg.data.labels import align_label, check_label_values, read_label
+from vmfseg.data.masks import align_label, check_label_values, read_label
 from vmfseg.data.reader import Volume, read_volume
+from vmfseg.transforms.annotation import slice_table, slices_text
+from vmfseg.transforms.spatial import slice_axis
 from vmfseg.utils import VmfError, sha256_file
 
 __all__ = ["verify_datalist"]
 
 _MANY_VALUES = 64
+_LARGE = 0.25  # of the largest area in a slice: anatomy that ends within the stack tapers off at one end at least
 
 
 @dataclass
@@ -103,20 +108,20 @@ def verify_datalist(
 
 def _check_subject(datalist: Datalist, subject: str, rows: list[Row]) -> _Report:
     report = _Report(subject)
-    for name, group in groupby(sorted(rows, key=lambda row: row.image), key=lambda row: row.image):
-        path = str(datalist.path(name))
+    for names, group in groupby(sorted(rows, key=lambda row: row.images), key=lambda row: row.images):
         members = list(group)
         _check_sums(datalist, members, report)
         try:
-            volume = read_volume(path)
+            volumes = [read_volume(datalist.path(name)) for name in names]
         except VmfError as error:
             report.error(error)
             continue
-        report.keep(volume)
-        report.digests[name] = _digest(volume.array)
+        for name, volume in zip(names, volumes, strict=True):
+            report.keep(volume)
+            report.digests[name] = _digest(volume.array)
         for row in members:
             try:
-                _check_row(datalist, row, volume, report)
+                _check_row(datalist, row, volumes, report)
             except VmfError as error:
                 report.error(error)
     _check_phases(datalist, report)
@@ -126,9 +131,9 @@ def _check_subject(datalist: Datalist, subject: str, rows: list[Row]) -> _Report
 def _check_sums(datalist: Datalist, rows: list[Row], report: _Report) -> None:
     known: dict[str, str] = {}
     for row in rows:
-        sums = row.label_sha256 if isinstance(row.label_sha256, tuple) else (row.label_sha256,)
-        pairs = [(row.image, row.image_sha256), *zip(row.labels, sums, strict=False)]
-        known.update({name: digest for name, digest in pairs if isinstance(digest, str)})
+        for names, sums in ((row.images, row.image_sha256), (row.labels, row.label_sha256)):
+            digests = sums if isinstance(sums, tuple) else (sums,)
+            known.update({name: s for name, s in zip(names, digests, strict=False) if isinstance(s, str)})
     for name, digest in known.items():
         path = datalist.path(name)
         if path.is_file() and sha256_file(path) != digest:
@@ -143,8 +148,10 @@ def _check_sums(datalist: Datalist, rows: list[Row], report: _Report) -> None:
             )
 
 
-def _check_row(datalist: Datalist, row: Row, volume: Volume, report: _Report) -> None:
-    image = _pick(volume, row)
+def _check_row(datalist: Datalist, row: Row, volumes: list[Volume], report: _Report) -> None:
+    image, *others = (_pick(volume, row) for volume in volumes)
+    for other in others:
+        report.keep(align_label(image, other, what="channel"))
     if not row.is_labeled:
         return
     paths = [str(datalist.path(name)) for name in row.labels]
@@ -176,9 +183,10 @@ def _check_content(datalist: Datalist, row: Row, label: Volume, report: _Report)
     if extra:
         names = ", ".join(datalist.labels[value] for value in sorted(extra))
         report.warn("VMF263", f"declared as not annotated, but present{where}: {names}", label.path)
+    _check_slices(datalist, row, label, report, where)
     index = {name.upper(): value for value, name in datalist.labels.items()}
     if row.phase in ("ED", "ES") and "LV" in index:
-        report.sizes[row.image, row.phase] = counts[index["LV"]]
+        report.sizes[row.images[0], row.phase] = counts[index["LV"]]
     if {"LV", "MYO", "RV"} <= set(index) and {index[name] for name in ("LV", "MYO", "RV")} <= present:
         lv, myo, rv = (np.argwhere(label.array == index[name]).mean(axis=0) for name in ("LV", "MYO", "RV"))
         scale = np.sqrt((label.affine[:3, :3] ** 2).sum(axis=0))
@@ -186,6 +194,20 @@ def _check_content(datalist: Datalist, row: Row, label: Volume, report: _Report)
             report.warn(
                 "VMF265", f"the myocardium lies around RV instead of LV{where}: check the class order", label.path
             )
+
+
+def _check_slices(datalist: Datalist, row: Row, label: Volume, report: _Report, where: str) -> None:
+    """Check the annotated slices of a row, or warn where it looks as if only some of them were annotated."""
+    axis = slice_axis(label.affine, label.array.shape)
+    slices = datalist.slices_of(row)
+    if slices is not None:
+        slice_table(slices_text(slices), datalist.num_classes, label.array.shape[axis])
+        return
+    areas = (label.array > 0).sum(axis=tuple(k for k in range(3) if k != axis))
+    drawn = np.flatnonzero(areas)
+    if len(drawn) and not areas[0] and not areas[-1] and min(areas[drawn[0]], areas[drawn[-1]]) >= _LARGE * areas.max():
+        text = f"slices {drawn[0]}-{drawn[-1]} of {len(areas)} are labelled{where}, and both ends stop at a large area"
+        report.warn("VMF266", f"{text}: if the others were not annotated, give a column slices", label.path)
 
 
 def _check_phases(datalist: Datalist, report: _Report) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from vmfseg.data.labels import align_label
+from vmfseg.data.masks import align_label
 from vmfseg.data.reader import SUPPORTED_SUFFIXES, Volume, read_header, read_volume
 from vmfseg.serving.names import check_id, check_plain
 from vmfseg.serving.studies import HIDDEN, LABELS, Studies, Study, copy_file, is_inside, keep_version

@@ -13,7 +13,8 @@ from typing import Any
 
 from monai.bundle import ConfigWorkflow
 
-from vmfseg.data import Datalist, Experiment, Split
+from vmfseg.data import Datalist, Experiment
+from vmfseg.data.splits import Split
 from vmfseg.utils import find_vmf_error, read_json
 from vmfseg.utils.io import StrPath
 

@@ -1,25 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MONAI transforms, where MONAI has none: slice space, presence labels, batched augmentation."""
+"""Transforms that MONAI has not: slice space, percentile normalization, annotated slices, batched augmentation."""
 
-from .augment import BatchAugment, strong_augment
-from .intensity import PercentileNormalize, PercentileNormalized
-from .labels import AsClassesd, PresenceLabeld, annotated_classes, presence_labels
+from .annotation import AsClassesd, MaskUnannotatedd
+from .augment import BatchAugment
+from .intensity import PercentileNormalized
 from .slice_space import slice_space_transforms
-from .spatial import InPlaneSpacing, InPlaneSpacingd, ToSliceStack, ToSliceStackd, slice_stack_axcodes
+from .spatial import InPlaneSpacingd, ToSliceStackd
 
 __all__ = [
     "AsClassesd",
     "BatchAugment",
-    "InPlaneSpacing",
     "InPlaneSpacingd",
-    "PercentileNormalize",
+    "MaskUnannotatedd",
     "PercentileNormalized",
-    "PresenceLabeld",
-    "ToSliceStack",
     "ToSliceStackd",
-    "annotated_classes",
-    "presence_labels",
     "slice_space_transforms",
-    "slice_stack_axcodes",
-    "strong_augment",
 ]

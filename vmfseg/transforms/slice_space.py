@@ -11,8 +11,8 @@ from monai.config import KeysCollection
 from monai.transforms import CastToTyped, Compose, MapLabelValued, ResizeWithPadOrCropd
 from monai.utils import ensure_tuple, ensure_tuple_rep
 
+from vmfseg.transforms.annotation import AsClassesd
 from vmfseg.transforms.intensity import PercentileNormalized
-from vmfseg.transforms.labels import AsClassesd
 from vmfseg.transforms.spatial import InPlaneSpacingd, ToSliceStackd
 
 __all__ = ["slice_space_transforms"]

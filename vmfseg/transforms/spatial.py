@@ -21,7 +21,7 @@ from monai.utils import SpaceKeys, TraceKeys, ensure_tuple_rep
 
 from vmfseg.utils import check_positive
 
-__all__ = ["InPlaneSpacing", "InPlaneSpacingd", "ToSliceStack", "ToSliceStackd", "slice_stack_axcodes"]
+__all__ = ["InPlaneSpacing", "InPlaneSpacingd", "ToSliceStack", "ToSliceStackd", "slice_axis", "slice_stack_axcodes"]
 
 #: An axis whose spacing exceeds the next largest by this factor is the slice axis.
 ANISOTROPY = 1.5
@@ -49,19 +49,33 @@ def slice_stack_axcodes(affine: np.ndarray, shape: Sequence[int] | None = None, 
         >>> slice_stack_axcodes(np.diag([9.0, 1.25, 1.25, 1.0]))  # sagittal slices
         'ASR'
     """
+    world = _world_axes(affine, lps)
+    across = slice_axis(affine, shape)
+    in_plane = sorted(world[axis] for axis in range(3) if axis != across)
+    return "".join(_RAS[axis][1] for axis in [*in_plane, world[across]])
+
+
+def slice_axis(affine: np.ndarray, shape: Sequence[int] | None = None) -> int:
+    """Return the axis of an array across slices, by the rule of :func:`slice_stack_axcodes`.
+
+    Example:
+        >>> slice_axis(np.diag([9.0, 1.25, 1.25, 1.0]))
+        0
+    """
     spacing = affine_to_spacing(np.asarray(affine, dtype=np.float64), 3)
-    letters = nib.orientations.aff2axcodes(affine, labels=_LPS if lps else _RAS)
-    world = [next(i for i, pair in enumerate(_RAS) if letter in pair) for letter in letters]
     single = [axis for axis in range(3) if shape is not None and shape[axis] == 1]
     order = np.argsort(spacing)
     if len(single) == 1:
-        slice_axis = single[0]
-    elif spacing[order[2]] >= (ANISOTROPY - _RATIO_TOLERANCE) * spacing[order[1]]:
-        slice_axis = int(order[2])
-    else:
-        slice_axis = world.index(2)
-    in_plane = sorted(world[axis] for axis in range(3) if axis != slice_axis)
-    return "".join(_RAS[axis][1] for axis in [*in_plane, world[slice_axis]])
+        return single[0]
+    if spacing[order[2]] >= (ANISOTROPY - _RATIO_TOLERANCE) * spacing[order[1]]:
+        return int(order[2])
+    return _world_axes(affine).index(2)
+
+
+def _world_axes(affine: np.ndarray, lps: bool = False) -> list[int]:
+    """Return the world axis (0 right, 1 anterior, 2 superior) that is closest to each axis of the array."""
+    letters = nib.orientations.aff2axcodes(affine, labels=_LPS if lps else _RAS)
+    return [next(i for i, pair in enumerate(_RAS) if letter in pair) for letter in letters]
 
 
 class ToSliceStack(InvertibleTransform):  # type: ignore[misc]

@@ -14,7 +14,8 @@ from matplotlib.patches import Patch
 from monai.data import MetaTensor
 
 from vmfseg.model.prediction import Prediction
-from vmfseg.transforms import PercentileNormalize, ToSliceStack
+from vmfseg.transforms.intensity import PercentileNormalize
+from vmfseg.transforms.spatial import ToSliceStack
 from vmfseg.visualize.style import INK, class_color, new_figure, overlay, png_bytes, upright
 
 __all__ = ["draw_overlay"]

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first transform of every pipeline: paths of a row become tensors, image and label on one grid."""
+"""Transform that loads a row: paths become tensors, image channels and label on one grid."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,22 +16,23 @@ from monai.transforms import MapTransform
 from monai.utils import ensure_tuple
 
 from vmfseg.data.findings import warn_findings
-from vmfseg.data.labels import Fusion, align_label, check_label_values, read_frame, read_label
+from vmfseg.data.masks import Fusion, align_label, check_label_values, read_frame, read_label
 from vmfseg.data.reader import Volume, volume_meta
 from vmfseg.data.volume import ReadRules
 from vmfseg.utils import check_choice
 
-__all__ = ["LoadVolumed", "to_metatensor"]
+__all__ = ["LoadVolumed", "read_channels", "to_metatensor"]
 
 
 class LoadVolumed(MapTransform):  # type: ignore[misc]
     """Load the image and, where there is one, the label of a row through the strict reader.
 
-    The row's ``frame`` picks one frame of a 4-D file. A list of masks (several raters) is fused. The label is brought
-    to the axes of the image by its affine, and refused if it lies on another grid. What is unusual but accepted is
-    issued as a :class:`~vmfseg.data.findings.DataWarning`.
+    The row's ``frame`` picks one frame of a 4-D file. A list of images gives the channels in that order, a list of
+    masks (several raters) is fused. Further channels and the label are brought to the axes of the first image by their
+    affines, and refused if they lie on another grid. What is unusual but accepted is issued as a
+    :class:`~vmfseg.data.findings.DataWarning`.
 
-    Shape: image ``(1, X, Y, Z)`` float32; label ``(1, X, Y, Z)`` uint8 (int32 above 255). Both are ``MetaTensor``.
+    Shape: image ``(C, X, Y, Z)`` float32; label ``(1, X, Y, Z)`` uint8 (int32 above 255). Both are ``MetaTensor``.
 
     Args:
         keys: what to load. The first key is required, the others are left out where a row has none.
@@ -83,12 +85,14 @@ class LoadVolumed(MapTransform):  # type: ignore[misc]
                 label = self._label(row[key], frame, row.get("label_map"))
                 label = label if image is None else align_label(image, label)
                 warn_findings(label.findings)
-                row[key] = to_metatensor(label, label=True)
+                row[key] = to_metatensor(
+                    label if image is None else replace(label, original_affine=image.original_affine), label=True
+                )
             else:
-                volume = read_frame(row[key], frame, **self.rules)
-                warn_findings(volume.findings)
-                image = image or volume
-                row[key] = to_metatensor(volume)
+                channels = read_channels(row[key], frame, **self.rules)
+                warn_findings(finding for volume in channels for finding in volume.findings)
+                image = image or channels[0]
+                row[key] = to_metatensor(*channels)
         return row
 
     def _label(self, value: Any, frame: int | None, label_map: Mapping[int, int] | None) -> Volume:
@@ -99,12 +103,24 @@ class LoadVolumed(MapTransform):  # type: ignore[misc]
         return label
 
 
-def to_metatensor(volume: Volume, label: bool = False) -> MetaTensor:
-    """Return a 3-D volume as a ``MetaTensor`` with one channel in front."""
-    meta = volume_meta(volume)
+def read_channels(
+    paths: str | os.PathLike[str] | Sequence[str], frame: int | None = None, **rules: Any
+) -> list[Volume]:
+    """Read the files of one image, one a channel, all on the grid of the first.
+
+    Raises:
+        VmfError: VMF253 to VMF255 for a file on another grid; otherwise as :func:`~vmfseg.data.reader.read_volume`.
+    """
+    names = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    volumes = [read_frame(name, frame, **rules) for name in names]
+    return [volumes[0], *(align_label(volumes[0], volume, what="channel") for volume in volumes[1:])]
+
+
+def to_metatensor(*channels: Volume, label: bool = False) -> MetaTensor:
+    """Return 3-D volumes on one grid as a ``MetaTensor`` with channels in front."""
+    meta = volume_meta(channels[0])
     affine = torch.from_numpy(meta.pop("affine"))
-    if not label:
-        array = volume.array
-    else:
-        array = volume.array.astype(np.uint8 if float(volume.array.max(initial=0.0)) <= 255 else np.int32)
-    return MetaTensor(torch.from_numpy(np.ascontiguousarray(array))[None], affine=affine, meta=meta)
+    array = np.stack([volume.array for volume in channels])
+    if label:
+        array = array.astype(np.uint8 if float(array.max(initial=0.0)) <= 255 else np.int32)
+    return MetaTensor(torch.from_numpy(array), affine=affine, meta=meta)

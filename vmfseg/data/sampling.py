@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order of slices in an epoch: a pure function of seed and epoch, shared out by subject."""
+"""Sampling of slices: the order in an epoch is a pure function of seed and epoch, shared out by subject."""
 
 from __future__ import annotations
 
@@ -12,15 +12,53 @@ import numpy.typing as npt
 from vmfseg.data.slices import SliceDataset
 from vmfseg.utils import check_choice, numpy_rng
 
-__all__ = ["BALANCES", "SliceOrder", "shard_subjects"]
+__all__ = ["BALANCES", "EpochCounter", "SliceOrder", "shard_subjects"]
 
 BALANCES = ("none", "domain", "foreground")
 
 Indices = npt.NDArray[np.int64]
 
 
+class EpochCounter:
+    """Base of loaders that can begin at any epoch and at any batch: every iteration is the next epoch.
+
+    A loader says its number of batches by ``__len__`` and calls :meth:`_begin` first thing in ``__iter__``.
+    """
+
+    _epoch: int = 0
+    _start: int = 0
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next iteration."""
+        return self._epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next iteration."""
+        self._epoch = int(epoch)
+
+    def start_at(self, iteration: int) -> None:
+        """Skip the first batches of the next iteration.
+
+        Raises:
+            ValueError: if the epoch is shorter.
+        """
+        if not 0 <= iteration <= len(self):
+            raise ValueError(f"iteration must be 0 to {len(self)}, got {iteration}.")
+        self._start = int(iteration)
+
+    def _begin(self) -> tuple[int, int]:
+        """Return the epoch of this iteration and its first batch, and count on."""
+        epoch, start = self._epoch, self._start
+        self._epoch, self._start = epoch + 1, 0
+        return epoch, start
+
+
 class SliceOrder:
-    """The order in which the slices of a dataset are visited.
+    """Order in which the slices of a dataset are visited.
 
     ``balanced="none"``: each slice once. ``"domain"``: every domain gets equal turns. ``"foreground"``: every
     foreground class, and the slices without any, get equal turns. Balanced epochs have the length of plain ones;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of a datalist, and the schema they must obey."""
+"""Schema of a datalist: its rows and the rules they must obey."""
 
 from __future__ import annotations
 
@@ -9,20 +9,33 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from vmfseg.transforms.annotation import parse_slices
 from vmfseg.utils import VmfError, did_you_mean
 
-__all__ = ["SPLITS", "Row", "check_classes", "check_keys", "check_rows", "integer_keys", "parse_row", "refuse"]
+__all__ = [
+    "SPLITS",
+    "Row",
+    "check_classes",
+    "check_keys",
+    "check_rows",
+    "check_slices",
+    "integer_keys",
+    "parse_row",
+    "refuse",
+]
 
 #: The parts a row may belong to.
 SPLITS = ("labeled", "unlabeled", "validation", "target")
 
 _SHAREABLE = {"labeled", "unlabeled"}  # the reference protocol shows labelled subjects without their labels as well
 _TYPES: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("image", "domain", "subject", "group"), (str,)),
-    **dict.fromkeys(("phase", "split", "image_sha256"), (str, type(None))),
-    **dict.fromkeys(("label", "label_sha256"), (str, list, type(None))),
+    **dict.fromkeys(("domain", "subject", "group"), (str,)),
+    **dict.fromkeys(("phase", "split"), (str, type(None))),
+    **dict.fromkeys(("label", "image_sha256", "label_sha256"), (str, list, type(None))),
+    "image": (str, list),
     "frame": (int, type(None)),
     "annotated": (list, type(None)),
+    "slices": (str, list, dict, type(None)),
 }
 
 
@@ -31,7 +44,7 @@ class Row:
     """One volume: a 3-D file, or one frame of a 4-D file.
 
     Args:
-        image: path relative to the root of the datalist.
+        image: path relative to the root of the datalist, or a list of paths: the channels of one image on one grid.
         domain: vendor, site or scanner; what generalization is about.
         subject: whose scan it is; splits never part the rows of a subject.
         label: mask, list of masks by several raters, or ``None``.
@@ -40,7 +53,9 @@ class Row:
         phase: ``"ED"``, ``"ES"`` or ``None``.
         split: ``None`` or one of :data:`SPLITS`.
         annotated: classes that this label annotates, ``None`` for all; others are ignored, not learnt as background.
-        image_sha256: checksum of the image file.
+        slices: slices that were annotated, ``None`` for all: ``"2-13"``, a list of numbers, an object by class, or the
+            path of a JSON file with such an object (see :mod:`vmfseg.transforms.annotation`). Others are ignored.
+        image_sha256: checksum of the image file, or of each channel's.
         label_sha256: checksum of the label file, or of each rater's.
 
     Example:
@@ -49,7 +64,7 @@ class Row:
         (('r1.nii.gz', 'r2.nii.gz'), 'A', True)
     """
 
-    image: str
+    image: str | tuple[str, ...] | list[str]
     domain: str
     subject: str
     label: str | tuple[str, ...] | list[str] | None = None
@@ -58,13 +73,16 @@ class Row:
     phase: str | None = None
     split: str | None = None
     annotated: tuple[int, ...] | list[int] | None = None
-    image_sha256: str | None = None
+    slices: str | list[int] | dict[str, Any] | None = None
+    image_sha256: str | tuple[str, ...] | list[str] | None = None
     label_sha256: str | tuple[str, ...] | list[str] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("label", "annotated", "label_sha256"):  # hashable, so that rows can be compared and counted
+        for name in ("image", "label", "annotated", "image_sha256", "label_sha256", "slices"):  # rows are hashable
             value = getattr(self, name)
-            if isinstance(value, list):
+            if name == "slices" and isinstance(value, list | tuple | dict):
+                object.__setattr__(self, name, json.dumps(value))
+            elif isinstance(value, list):
                 object.__setattr__(self, name, tuple(value))
         if not self.group:
             object.__setattr__(self, "group", self.domain)
@@ -75,15 +93,28 @@ class Row:
         return self.label is not None
 
     @property
+    def images(self) -> tuple[str, ...]:
+        """The image paths, one a channel."""
+        return _paths(self.image)
+
+    @property
     def labels(self) -> tuple[str, ...]:
         """The label paths: none, one, or one per rater."""
-        if self.label is None:
-            return ()
-        return (self.label,) if isinstance(self.label, str) else tuple(self.label)
+        return _paths(self.label)
+
+    @property
+    def slices_file(self) -> str | None:
+        """The path of the JSON file that says which slices were annotated, if it is said in a file."""
+        text = str(self.slices or "")
+        return text if text.lower().endswith(".json") else None
 
     def without_label(self) -> Row:
         """Return the row as an unlabelled one."""
-        return replace(self, label=None, label_sha256=None, annotated=None)
+        return replace(self, label=None, label_sha256=None, annotated=None, slices=None)
+
+
+def _paths(value: str | tuple[str, ...] | list[str] | None) -> tuple[str, ...]:
+    return () if value is None else (value,) if isinstance(value, str) else tuple(value)
 
 
 def parse_row(where: str, index: int, item: Any) -> Row:
@@ -94,7 +125,7 @@ def parse_row(where: str, index: int, item: Any) -> Row:
     names = {entry.name for entry in fields(Row)}
     check_keys(place, item, {"image", "domain", "subject"}, names)
     for name, value in item.items():
-        members = value if isinstance(value, list) else []
+        members = value if isinstance(value, list) and name != "slices" else []
         kind: type = int if name == "annotated" else str
         if not isinstance(value, _TYPES[name]) or not all(type(member) is kind for member in members):
             raise refuse(place, f"{name} has the wrong type", json.dumps(value)[:60], "see the format in the help")
@@ -143,14 +174,14 @@ def check_classes(where: str, labels: Mapping[int, str], label_map: Mapping[int,
 
 def check_rows(where: str, rows: Iterable[Row], labels: Mapping[int, str]) -> None:
     """Refuse rows that are wrong or contradict each other (VMF280, VMF283, VMF284, VMF288)."""
-    seen: dict[tuple[str, int | None], Row] = {}
+    seen: dict[tuple[tuple[str, ...], int | None], Row] = {}
     domains: dict[str, str] = {}
     splits: dict[str, set[str]] = {}
     for row in rows:
         place = f"{where}, subject {row.subject}"
-        if not row.subject or not row.domain or not row.image:
+        if not row.subject or not row.domain or not row.images or not all(row.images):
             raise refuse(place, "image, domain and subject must not be empty", str(row.image), "fill them in")
-        for name in (row.image, *row.labels):
+        for name in (*row.images, *row.labels, *_paths(row.slices_file)):
             _check_inside(place, name)
         if row.frame is not None and row.frame < 0:
             raise refuse(place, "frame must be 0 or more", str(row.frame), "frames count from 0")
@@ -160,10 +191,14 @@ def check_rows(where: str, rows: Iterable[Row], labels: Mapping[int, str]) -> No
         for value in row.annotated or ():
             if value not in labels or value == 0:
                 raise refuse(place, "annotated must list classes of labels", str(value), "0 is always annotated")
-        key = (os.path.normpath(row.image), row.frame)
+        if row.slices is not None and row.slices_file is None:
+            check_slices(place, row, row.slices, labels)
+        key = (tuple(map(os.path.normpath, row.images)), row.frame)
         other = seen.setdefault(key, row)
         if other is not row and not {other.split, row.split} == _SHAREABLE:
-            raise _twice(place, f"{row.image}{'' if row.frame is None else f' frame {row.frame}'} is listed twice")
+            raise _twice(
+                place, f"{', '.join(row.images)}{'' if row.frame is None else f' frame {row.frame}'} is listed twice"
+            )
         if domains.setdefault(row.subject, row.domain) != row.domain:
             raise _twice(place, f"the subject is in domain {domains[row.subject]!r} and in {row.domain!r}")
         if row.split is not None:
@@ -177,6 +212,15 @@ def check_rows(where: str, rows: Iterable[Row], labels: Mapping[int, str]) -> No
                 found=", ".join(sorted(parts)),
                 fix="give all rows of the subject the same split",
             )
+
+
+def check_slices(place: str, row: Row, value: Any, labels: Mapping[int, str]) -> dict[int, list[int]]:
+    """Return the annotated slices of a row by class number, or refuse them (VMF280)."""
+    try:
+        return parse_slices(value, labels, labels if row.annotated is None else row.annotated)
+    except ValueError as error:
+        fix = 'write 2-13, or {"LV": "2-13", "MYO": "2-10"}'
+        raise refuse(place, "slices must list annotated slices", str(error), fix) from error
 
 
 def _check_inside(place: str, name: str) -> None:

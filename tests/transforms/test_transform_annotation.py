@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import torch
 from monai.data import MetaTensor
-from monai.transforms import CenterSpatialCropd, Compose
 
-from vmfseg.transforms import AsClassesd, PresenceLabeld, annotated_classes, presence_labels
+from vmfseg.transforms import AsClassesd
+from vmfseg.transforms.annotation import annotated_classes, presence_labels
 from vmfseg.utils import VmfError
 
 
@@ -18,17 +18,6 @@ def test_presence_equals_a_search_by_hand():
     assert got.dtype == torch.bool
     assert got.tolist() == expected
     assert presence_labels(torch.from_numpy(label[3]), 6).tolist() == expected[3]
-
-
-def test_presence_is_what_the_crop_shows():
-    label = torch.zeros(1, 9, 9, dtype=torch.uint8)
-    label[0, 0, 0], label[0, 4, 4] = 1, 2
-    chain = Compose([CenterSpatialCropd("label", 5), PresenceLabeld("label", num_classes=3)])
-    assert chain({"label": label})["presence"].tolist() == [False, True]
-
-
-def test_no_label_no_presence():
-    assert PresenceLabeld("label", allow_missing_keys=True)({"image": 1}) == {"image": 1}
 
 
 BAD = [

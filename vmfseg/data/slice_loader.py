@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of slices, augmented as batches, the same for any number of workers."""
+"""Loader of slice batches: augmented as batches, the same for any number of workers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from vmfseg.data.epochs import EpochCounter
-from vmfseg.data.order import SliceOrder
+from vmfseg.data.sampling import EpochCounter, SliceOrder
 from vmfseg.data.slices import SliceDataset
-from vmfseg.transforms import presence_labels
+from vmfseg.transforms.annotation import presence_labels
 from vmfseg.utils import VmfError, check_choice, derive_seed, find_vmf_error
 
 __all__ = ["SUPERVISIONS", "SliceLoader"]
@@ -31,13 +30,13 @@ _Spec = tuple[int, list[int], list[int]]  # epoch, slices, how often each came b
 class SliceLoader(EpochCounter):
     """Iterate over a :class:`~vmfseg.data.SliceDataset` in batches.
 
-    A batch is a dictionary: ``image`` ``(B, 1, H, W)``; ``label`` ``(B, 1, H, W)`` and ``presence`` ``(B, N - 1)``
+    A batch is a dictionary: ``image`` ``(B, C, H, W)``; ``label`` ``(B, 1, H, W)`` and ``presence`` ``(B, N - 1)``
     bool, computed after augmentation, where rows have labels; ``annotated`` ``(B, N)`` bool; ``frame``, ``slice``
     ``(B,)``; lists ``domain``, ``subject``, ``sample``.
 
-    Order and augmentation are a pure function of (seed, epoch): sample ``s`` is augmented with ``derive_seed(seed,
-    epoch, s)``. So a resumed run sees what an uninterrupted one sees, and 0 workers the same bytes as 8. Every new
-    iteration is the next epoch, unless :meth:`set_epoch` says which.
+    Order and augmentation are a pure function of (seed, epoch): the random transforms of the dataset and ``augment``
+    get ``derive_seed(seed, epoch, s)`` for sample ``s``. So a resumed run sees what an uninterrupted one sees, and 0
+    workers the same bytes as 8. Every new iteration is the next epoch, unless :meth:`set_epoch` says which.
 
     Args:
         dataset: the slices.
@@ -47,7 +46,7 @@ class SliceLoader(EpochCounter):
         augment: called as ``augment(batch, seeds)``, for instance :class:`vmfseg.transforms.BatchAugment`.
         num_workers: processes that make batches; 0 makes them in this process.
         drop_last: drop an incomplete last batch; ``None`` drops it when shuffling, but never the only one.
-        balanced: ``"none"``, ``"domain"`` or ``"foreground"``, see :class:`~vmfseg.data.order.SliceOrder`.
+        balanced: ``"none"``, ``"domain"`` or ``"foreground"``, see :class:`~vmfseg.data.sampling.SliceOrder`.
         supervision: ``"mask"``; ``"presence"`` shows presence labels but no masks (vMFWeak); ``"none"`` shows neither.
         rank: number of this process in distributed training.
         world_size: number of processes; subjects are shared out among them.
@@ -174,10 +173,11 @@ class _Batches(Dataset[dict[str, Any]]):
 
     def __getitem__(self, spec: _Spec) -> dict[str, Any]:
         epoch, indices, repeats = spec
-        batch = _collate([self.dataset.fetch(index, label=self.supervision != "none") for index in indices])
+        names = zip((self.dataset.sample(index) for index in indices), repeats, strict=True)
+        seeds = [derive_seed(self.seed, epoch, s, *([r] if r else [])) for s, r in names]
+        label = self.supervision != "none"
+        batch = _collate([self.dataset.fetch(i, label, seed) for i, seed in zip(indices, seeds, strict=True)])
         if self.augment is not None:
-            names = zip(batch["sample"], repeats, strict=True)
-            seeds = [derive_seed(self.seed, epoch, s, *([r] if r else [])) for s, r in names]
             batch = self.augment(batch, seeds)
         if "label" in batch:
             batch["presence"] = presence_labels(batch["label"], self.dataset.num_classes)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Masks: one or several raters, mapped to classes, compared with their image on the grid and not by array index."""
+"""Label maps: read, map to classes, fuse the masks of several raters, align to the grid of the image."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ def read_label(
     return replace(first, array=fused, findings=tuple(findings))
 
 
-def align_label(image: Volume, label: Volume) -> Volume:
-    """Return the label with its axes in the order of the image, or refuse a label on another grid.
+def align_label(image: Volume, label: Volume, what: str = "label") -> Volume:
+    """Return the label (or another channel) with its axes in the order of the image, or refuse another grid.
 
     The grids are compared at the eight corners: up to 0.01 voxel is noise, up to 0.5 a warning, more is refused. A mask
     that was stored in another orientation passes: it is reordered by its affine, without interpolation.
@@ -101,33 +101,33 @@ def align_label(image: Volume, label: Volume) -> Volume:
     shape = image.array.shape[:3]
     affine, new_shape, ornt = align_grid(image.affine, label.affine, label.array.shape)
     here, there = describe_grid(image.affine, shape), describe_grid(label.affine, label.array.shape[:3])
-    grids = f"image {here}, label {there}"
+    grids = f"image {here}, {what} {there}"
     if new_shape != shape:
         raise VmfError(
             "VMF253",
             subject=label.path,
-            rule=f"the label has another shape than {os.path.basename(image.path)}",
+            rule=f"the {what} has another shape than {os.path.basename(image.path)}",
             found=grids,
-            fix="resample the label to the grid of the image with nearest-neighbour interpolation",
+            fix=f"resample the {what} to the grid of the image (labels with nearest-neighbour interpolation)",
         )
     mm, voxels = corner_distance(image.affine, affine, shape)
     mirrored = np.linalg.det(image.affine[:3, :3]) * np.linalg.det(label.affine[:3, :3]) < 0
     if voxels > FAIL_VOXELS:
         sizes = np.allclose(voxel_sizes(image.affine), voxel_sizes(affine), rtol=0.01)
-        what = "is mirrored against" if mirrored else "lies elsewhere than" if sizes else "has another spacing than"
+        fault = "is mirrored against" if mirrored else "lies elsewhere than" if sizes else "has another spacing than"
         raise VmfError(
             "VMF255" if mirrored else "VMF254",
             subject=label.path,
-            rule=f"the label {what} {os.path.basename(image.path)}",
+            rule=f"the {what} {fault} {os.path.basename(image.path)}",
             found=f"{grids}, corners {mm:.3g} mm apart",
-            fix="export the label again, or copy the header of the image if the voxel grids are known to agree",
+            fix=f"export the {what} again, or copy the header of the image if the voxel grids are known to agree",
         )
     findings = label.findings
     if voxels > WARN_VOXELS:
-        text = f"image and label are {mm:.2g} mm ({voxels:.2g} voxel) apart at a corner"
+        text = f"image and {what} are {mm:.2g} mm ({voxels:.2g} voxel) apart at a corner"
         findings += (Finding("warning", "VMF254", label.path, text, label.path),)
     if mirrored:
-        text = f"image and label have opposite handedness; the label is reordered by its affine ({grids})"
+        text = f"image and {what} have opposite handedness; the {what} is reordered by its affine ({grids})"
         findings += (Finding("warning", "VMF259", label.path, text, label.path),)
     array = np.ascontiguousarray(nib.apply_orientation(label.array, ornt), dtype=np.float32)
     return replace(label, array=array, affine=affine, findings=findings)

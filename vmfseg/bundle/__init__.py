@@ -5,7 +5,6 @@ from vmfseg.model.definitions import record_definitions
 
 from . import distributed
 from .check import inspect_bundle
-from .fingerprint import config_closure, given_rows
 from .keys import check_keys
 from .runtime import find_root, start_run
 from .trust import read_overlay, require_trusted
@@ -14,10 +13,8 @@ record_definitions()
 
 __all__ = [
     "check_keys",
-    "config_closure",
     "distributed",
     "find_root",
-    "given_rows",
     "inspect_bundle",
     "read_overlay",
     "require_trusted",

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import ast
 import graphlib
-import importlib
 import inspect
+import pydoc
 import re
 import types
 import typing
@@ -221,8 +221,7 @@ def _find(target: str) -> Any:
     if "." not in target:
         module = _locator().get_component_module_name(target)
         target = f"{module[0] if isinstance(module, list) else module}.{target}" if module else ""
-    module, _, name = target.rpartition(".")
-    found = getattr(_import(module), name, None)
+    found = _import(target)
     return found if callable(found) else None
 
 
@@ -244,12 +243,10 @@ def _classes(module: str) -> list[str]:
     return [name for name, value in vars(_import(module) or object).items() if inspect.isclass(value)]
 
 
-def _import(module: str) -> Any:
-    if not f"{module}.".startswith(_PACKAGES):
-        return None
+def _import(name: str) -> Any:
     try:
-        return importlib.import_module(module)
-    except ImportError:
+        return pydoc.locate(name) if f"{name}.".startswith(_PACKAGES) else None
+    except pydoc.ErrorDuringImport:
         return None
 
 

@@ -80,19 +80,15 @@ class Recipe:
         if not _NAME.fullmatch(name):
             raise ValueError(f"name must be small letters, digits and _, got {name!r}. Use for instance knee_t2.")
         like = next(spec for spec in described_bundles().values() if spec["fields"]["METHOD"] == self.method)
-        numbered = list(enumerate(["background", *self.labels]))
         fields: dict[str, Any] = {
             **like["fields"],
             "DATA": "folder",
             "TITLE": name,
-            "OWN_CLASSES": len(numbered),
             "OWN_PIXDIM": float(self.spacing),
             "OWN_SIZE": self.size,
             "OWN_TARGET": self.target_domain,
             "OWN_FRACTION": float(self.labeled_fraction),
-            "CHANNEL_DEF": {str(value): label for value, label in numbered},
-            "CLASS_LIST": ", ".join(f"{value} {label}" for value, label in numbered),
-            "CLASS_NAMES": ", ".join(self.labels),
+            "CHANNEL_DEF": {str(value): label for value, label in enumerate(["background", *self.labels])},
         }
         files = compile_spec(name, {**like, "fields": fields})
         metadata = {**json.loads(files["configs/metadata.json"]), "vmfseg": asdict(self)}

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every labelled method fits three phantom subjects of three scanners."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from vmfseg.methods import DGNet, DGNetLoss, LDDGNet, SAMLLoss, SAMLUNet, SDNet, SegmentationUNet
+from vmfseg.phantom.heart_scan import scan_heart
+
+CHANNELS = (16, 32, 64, 64)
+SAML_WEIGHTS = {"dice": 4.0, "cross_entropy": 1.0, "compactness": 1.0, "smoothness": 0.005}
+
+
+@pytest.fixture(scope="module")
+def hearts() -> list[dict[str, Any]]:
+    """Return the slices with heart of three subjects at end-diastole, one subject of each of three vendors."""
+    subjects = []
+    for index in range(3):
+        scan = scan_heart(index, seed=0, frames=2, size=128)
+        frame = int(str(scan.row["ED"]))
+        image, label = scan.image[..., frame].astype(np.float32), scan.label[..., frame]
+        image = np.clip(image / np.percentile(image, 99.5), 0, 1)
+        wide = [max(0, 96 - side) for side in image.shape[:2]]
+        image, label = (np.pad(a, [(w // 2, w - w // 2) for w in wide] + [(0, 0)]) for a in (image, label))
+        corner = [(side - 96) // 2 for side in image.shape[:2]]
+        cut = tuple(slice(c, c + 96) for c in corner)
+        kept = [z for z in range(image.shape[2]) if label[..., z].any()]
+        subjects.append(
+            {
+                "image": torch.tensor(np.stack([image[..., z][cut] for z in kept]))[:, None],
+                "label": torch.tensor(np.stack([label[..., z][cut] for z in kept]).astype(np.int64))[:, None],
+                "domain": str(scan.row["Vendor"]),
+            }
+        )
+    return subjects
+
+
+def batches(hearts: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    """Return batches of two slices of each subject, as long as one epoch."""
+    generator = torch.Generator().manual_seed(0)
+    made = []
+    for _ in range(count):
+        rows = [torch.randperm(len(s["image"]), generator=generator)[:2] for s in hearts]
+        batch: dict[str, Any] = {
+            key: torch.cat([s[key][r] for s, r in zip(hearts, rows, strict=True)]) for key in ("image", "label")
+        }
+        batch["domain"] = [s["domain"] for s in hearts for _ in range(2)]
+        made.append(batch)
+    return made
+
+
+def mean_dice(network: torch.nn.Module, hearts: list[dict[str, Any]]) -> float:
+    """Return the mean over subjects and classes of the Dice of volumes."""
+    network.eval()
+    scores = []
+    for subject in hearts:
+        with torch.no_grad():
+            pred = network(subject["image"]).argmax(dim=1)
+        for n in (1, 2, 3):
+            a, b = pred == n, subject["label"][:, 0] == n
+            scores.append(2 * float((a & b).sum()) / float(a.sum() + b.sum()))
+    return float(np.mean(scores))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["unet", "sdnet", "lddg", "saml", "dgnet"])
+def test_three_subjects_are_fitted(hearts, trainer, method):
+    domains = [s["domain"] for s in hearts]
+    assert len(set(domains)) == 3
+    network, kwargs = {
+        "unet": (SegmentationUNet(channels=CHANNELS, seed=0), {}),
+        "sdnet": (SDNet(channels=CHANNELS, hidden_channels=16, style_grid=6, seed=0), {"warm_up": 60}),
+        "lddg": (LDDGNet(channels=CHANNELS, hidden_channels=16, seed=0), {}),
+        "saml": (
+            SAMLUNet(channels=CHANNELS, seed=0),
+            {"loss_function": SAMLLoss(SAML_WEIGHTS, compact=[[1], [3], [1, 2]])},
+        ),
+        "dgnet": (
+            DGNet(channels=CHANNELS, style_channels=4, style_grid=3, seed=0),
+            {"loss_function": DGNetLoss(domains), "second_order": False},
+        ),
+    }[method]  # fmt: skip
+    made = trainer(method, network, batches(hearts, 120), rate=2e-3, **kwargs)
+    made.run()
+    assert mean_dice(network, hearts) >= 0.9

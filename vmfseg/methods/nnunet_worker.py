@@ -38,9 +38,8 @@ def train(request: dict[str, Any]) -> None:
         done.write_text("preprocessing is complete\n", encoding="utf-8")
     for seed in (random.seed, numpy.random.seed, torch.manual_seed):
         seed(request["seed"] % 2**32)
-    os.environ["nnUNet_n_proc_DA"] = str(
-        request["processes"]
-    )  # 0 is fine from here on; the planner takes it for threads
+    # the planner takes this number for threads, so it is 0 only from here on
+    os.environ["nnUNet_n_proc_DA"] = str(request["processes"])  # noqa: SIM112 - nnU-Net's own spelling
     running = import_module("nnunetv2.run.run_training")
     folder = Path(str(paths.nnUNet_results)) / name / "nnUNetTrainer__nnUNetPlans__2d" / "fold_all"
     started = (folder / "checkpoint_latest.pth").is_file()

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from vmfseg.methods import DGNet, LDDGNet, SAMLUNet, SDNet, SegmentationUNet
 from vmfseg.methods.style_decoders import AdaINDecoder, FiLMDecoder, SPADEDecoder
+from vmfseg.model.definitions import build_network
 from vmfseg.networks import VMFEncoder
 
 METHODS = ("unet", "sdnet", "lddg", "saml", "dgnet")
@@ -101,6 +102,12 @@ def test_logits_for_any_channels(network, method):
     torch.testing.assert_close(net.eval()(x), net(x, return_parts=True).logits)
     assert parts.reconstruction is None or parts.reconstruction.shape == x.shape
     assert (parts.reconstruction is not None) == (method in ("sdnet", "dgnet"))
+
+
+@pytest.mark.parametrize("name", ["SegmentationUNet", "SDNet", "LDDGNet", "SAMLUNet", "DGNet"])
+def test_inference_may_build_them_from_plain_values(name):
+    network = build_network({"_target_": f"vmfseg.methods.{name}", "channels": [4, 8, 8], "out_channels": 3}, "network")
+    assert {p.device.type for p in network.parameters()} == {"meta"}
 
 
 @pytest.mark.parametrize("method", METHODS)

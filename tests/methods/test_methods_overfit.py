@@ -25,10 +25,10 @@ def hearts() -> list[dict[str, Any]]:
         frame = int(str(scan.row["ED"]))
         image, label = scan.image[..., frame].astype(np.float32), scan.label[..., frame]
         image = np.clip(image / np.percentile(image, 99.5), 0, 1)
-        wide = [max(0, 96 - side) for side in image.shape[:2]]
-        image, label = (np.pad(a, [(w // 2, w - w // 2) for w in wide] + [(0, 0)]) for a in (image, label))
-        corner = [(side - 96) // 2 for side in image.shape[:2]]
-        cut = tuple(slice(c, c + 96) for c in corner)
+        # 64 x 64 pixels around the heart
+        center = [int(c) for c in np.argwhere(label).mean(axis=0)[:2]]
+        image, label = (np.pad(a, [(32, 32), (32, 32), (0, 0)]) for a in (image, label))
+        cut = tuple(slice(c, c + 64) for c in center)
         kept = [z for z in range(image.shape[2]) if label[..., z].any()]
         subjects.append(
             {
@@ -74,14 +74,14 @@ def test_three_subjects_are_fitted(hearts, trainer, method):
     assert len(set(domains)) == 3
     network, kwargs = {
         "unet": (SegmentationUNet(channels=CHANNELS, seed=0), {}),
-        "sdnet": (SDNet(channels=CHANNELS, hidden_channels=16, style_grid=6, seed=0), {"warm_up": 60}),
+        "sdnet": (SDNet(channels=CHANNELS, hidden_channels=16, style_grid=4, seed=0), {"warm_up": 60}),
         "lddg": (LDDGNet(channels=CHANNELS, hidden_channels=16, seed=0), {}),
         "saml": (
             SAMLUNet(channels=CHANNELS, seed=0),
             {"loss_function": SAMLLoss(SAML_WEIGHTS, compact=[[1], [3], [1, 2]])},
         ),
         "dgnet": (
-            DGNet(channels=CHANNELS, style_channels=4, style_grid=3, seed=0),
+            DGNet(channels=CHANNELS, style_channels=4, style_grid=2, seed=0),
             {"loss_function": DGNetLoss(domains), "second_order": False},
         ),
     }[method]  # fmt: skip

@@ -8,16 +8,19 @@ from scipy import ndimage
 from torch.utils.data import DataLoader
 
 from vmfseg.phantom import PhantomSlices
+from vmfseg.phantom.cord_slices import draw_cord_exam
 from vmfseg.phantom.heart_slices import SliceChoice, draw_heart_exam
 from vmfseg.phantom.pathology import GROUPS
+from vmfseg.phantom.relaxation import CODES
 from vmfseg.utils import numpy_rng
 
 SMALL = {"pixdim": 2.4, "size": 72}
 
 
-def test_an_item_is_a_slice_in_slice_space():
+@pytest.mark.parametrize(("kind", "pixdim"), [("hearts", 2.5), ("cords", 0.6)])
+def test_an_item_is_a_slice_in_slice_space(kind, pixdim):
     for size in (64, (64, 80)):
-        item = PhantomSlices("hearts", seed=1, pixdim=2.5, size=size)[5]
+        item = PhantomSlices(kind, seed=1, pixdim=pixdim, size=size)[5]
         shape = (1, 64, 64) if size == 64 else (1, 64, 80)
         assert item["image"].shape == item["label"].shape == shape
         assert item["image"].dtype == torch.float32
@@ -27,8 +30,9 @@ def test_an_item_is_a_slice_in_slice_space():
         assert all(isinstance(item[key], str) for key in ("domain", "subject", "sample"))
 
 
-def test_workers_and_order_do_not_matter():
-    slices = PhantomSlices("hearts", seed=3, length=6, **SMALL)
+@pytest.mark.parametrize(("kind", "pixdim"), [("hearts", 2.4), ("cords", 0.6)])
+def test_workers_and_order_do_not_matter(kind, pixdim):
+    slices = PhantomSlices(kind, seed=3, length=6, pixdim=pixdim, size=72)
     alone = torch.stack([slices[i]["image"] for i in reversed(range(6))]).flip(0)
     batches = list(DataLoader(slices, batch_size=3, num_workers=2))
     assert torch.equal(torch.cat([batch["image"] for batch in batches]), alone)
@@ -161,3 +165,44 @@ def test_the_right_ventricle_lies_on_the_septal_side(exams):
         label = middle(exam, 0.4)
         left = np.argwhere(label == 1).mean(axis=0)
         assert np.argwhere(label == 3).mean(axis=0)[0] < left[0]
+
+
+@pytest.fixture(scope="module")
+def cords():
+    return [draw_cord_exam(numpy_rng("cords", number)) for number in range(50)]
+
+
+def test_cords_have_published_sizes(cords):
+    """Kato 2012: 78 +- 9 (men) and 74 +- 9 mm2 (women) at C5; gray matter takes about a sixth."""
+    labels = [cord.label(4.5, (160, 160), 0.25) for cord in cords]
+    area = np.array([np.count_nonzero(label) for label in labels]) / 16
+    gray = np.array([np.count_nonzero(label == 1) for label in labels]) / 16
+    assert 70 < area.mean() < 90
+    assert 6 < area.std() < 16
+    assert 0.12 < (gray / area).mean() < 0.25
+
+
+def test_gray_matter_lies_in_white_matter(cords):
+    for cord in cords[:25]:
+        for level in (1.5, 4.0, 6.5):
+            label = cord.label(level, (160, 160), 0.3)
+            assert ndimage.label(label == 1, np.ones((3, 3)))[1] <= 3
+            rim = ndimage.binary_dilation(label == 1, iterations=1) & (label == 0)
+            assert rim.sum() <= 0.1 * (label == 1).sum()
+
+
+def test_cords_are_widest_in_the_enlargement(cords):
+    def width(cord, level):
+        return np.ptp(np.argwhere(cord.label(level, (160, 160), 0.25) > 0)[:, 0])
+
+    assert all(width(cord, 3.8) > width(cord, 6.5) for cord in cords[:10])
+
+
+def test_fluid_is_brighter_or_as_bright_as_white_matter(cords):
+    ratios = []
+    for cord in cords:
+        signal = np.abs(cord.table[:, :, cord.table.shape[2] // 2]).mean(axis=0)
+        ratios.append(signal[CODES["csf"]] / signal[CODES["white_matter"]])
+        assert 1.0 < signal[CODES["gray_matter"]] / signal[CODES["white_matter"]] < 1.7
+    assert min(ratios) < 1.2
+    assert max(ratios) > 2.3

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
+from vmfseg.phantom.cord_slices import draw_cord_exam
 from vmfseg.phantom.gin import random_contrast
 from vmfseg.phantom.heart_scene import Convention
 from vmfseg.phantom.heart_slices import draw_heart_exam, draw_slice_choice
@@ -118,6 +119,10 @@ class PhantomSlices(Dataset[dict[str, Any]]):
 
     def _draw(self, rng: np.random.Generator) -> tuple[Floats, NDArray[np.uint8], str]:
         count = self.size
+        if self.kind == "cords":
+            cord = draw_cord_exam(rng)
+            level = float(rng.uniform(0.7, 6.9))
+            return cord.picture(level, count, self.pixdim, rng), cord.label(level, count, self.pixdim), cord.name
         exam = draw_heart_exam(rng)
         choice = draw_slice_choice(rng, exam)
         picture = exam.picture(choice, count, self.pixdim, rng)

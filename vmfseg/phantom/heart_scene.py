@@ -51,10 +51,17 @@ class HeartScene:
         outside: Floats = self.ventricles.surfaces(w, w, 0.0).outside[:, 0]
         return outside
 
-    def tissue(self, plane: Plane, w: float, beat: float, tilt: tuple[float, float], ground: Tissues) -> Tissues:
+    def surfaces(self, w: float, beat: float, tilt: tuple[float, float], thickness: float = 0.0) -> Surfaces:
+        """Return the surfaces of the ventricles for all planes of a slice."""
+        extra = 90.0 * float(np.hypot(*tilt)) + thickness / 2
+        return self.ventricles.surfaces(w - extra, w + extra, beat)
+
+    def tissue(
+        self, plane: Plane, w: float, beat: float, tilt: tuple[float, float], ground: Tissues, surfaces: Surfaces
+    ) -> Tissues:
         """Paint the heart over the chest ``ground``; coordinates of ``plane`` are relative to the heart's axis."""
         image = ground.copy()
-        surfaces, reach = self._surfaces(w, beat, tilt)
+        reach = self._reach(surfaces, beat)
         near = plane.near(0.0, 0.0, reach)
         part, view = plane.part(near), image[near]
         if 0 in part.shape:
@@ -94,8 +101,8 @@ class HeartScene:
         the cavity, and nothing of the left ventricle otherwise.
         """
         label = np.zeros(plane.shape, np.uint8)
-        surfaces, reach = self._surfaces(w, beat, tilt)
-        near = plane.near(0.0, 0.0, reach)
+        surfaces = self.surfaces(w, beat, tilt)
+        near = plane.near(0.0, 0.0, self._reach(surfaces, beat))
         part, view = plane.part(near), label[near]
         if 0 in part.shape:
             return label
@@ -115,13 +122,11 @@ class HeartScene:
                     part.paint(view, (x, y), (along, across), angle, np.uint8(2), np.array([False, True, False, False]))
         return label
 
-    def _surfaces(self, w: float, beat: float, tilt: tuple[float, float]) -> tuple[Surfaces, float]:
-        extra = 90.0 * float(np.hypot(*tilt))
-        surfaces = self.ventricles.surfaces(w - extra, w + extra, beat)
+    def _reach(self, surfaces: Surfaces, beat: float) -> float:
+        """How far from the axis anything of the heart can lie."""
         reach = float(surfaces.outside.max()) + 3
-        if self.ventricles.base_at(beat) > w - extra:
-            reach = max(reach, 95.0 * self.ventricles.radius / 25)
-        return surfaces, reach
+        above = self.ventricles.base_at(beat) > surfaces.first
+        return max(reach, 95.0 * self.ventricles.radius / 25) if above else reach
 
     def _atrial(self, part: Plane, depth: Floats, beat: float) -> NDArray[np.bool_]:
         """Whether points lie above the tricuspid or the pulmonary valve; the former is nearer to the apex below."""

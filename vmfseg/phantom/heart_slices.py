@@ -19,6 +19,7 @@ from vmfseg.phantom.protocols import CineProtocol, cine_table, draw_cine_protoco
 from vmfseg.phantom.relaxation import CODES
 from vmfseg.phantom.scanner import Coils, draw_coils, receive, to_grid
 from vmfseg.phantom.shapes import Floats, Waves
+from vmfseg.phantom.ventricles import Surfaces
 
 __all__ = ["HeartExam", "SliceChoice", "draw_heart_exam", "draw_slice_choice"]
 
@@ -108,6 +109,7 @@ class HeartExam:
         flat, columns = self.table.ravel(), np.intp(self.table.shape[1])
         support = scene.support(choice.w)
         spins, blood = np.zeros(count, np.complex64), np.zeros(count, np.uint8)
+        known: dict[float, Surfaces] = {}
         for slab in range(_SLABS):
             depth = choice.w + ((slab + 0.5) / _SLABS - 0.5) * protocol.thickness
             beat = float(np.clip(choice.beat + choice.blur * (slab - 1.5), 0, 1))
@@ -115,7 +117,9 @@ class HeartExam:
                 shift = (0.24, 0.24) if slab else (-0.24, -0.24)
                 plane = self._plane(choice, count, _FINE, shift)
                 ground = scene.chest.tissue(plane, depth + protocol.thickness / 8, support)
-            tissue = scene.tissue(plane, depth, beat, self.tilt, ground)
+            if beat not in known:
+                known[beat] = scene.surfaces(choice.w, beat, self.tilt, protocol.thickness)
+            tissue = scene.tissue(plane, depth, beat, self.tilt, ground, known[beat])
             spins += np.take(flat, tissue * columns + where)
             blood += _BLOOD[tissue]
         u, v = middle.u, middle.v

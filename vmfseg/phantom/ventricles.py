@@ -191,8 +191,9 @@ class Ventricles:
         """Trabeculae: waves around the circle that turn along the axis, in patches."""
         order, phase = self.waves
         waves = np.zeros(np.broadcast_shapes(s.shape, delta.shape))
-        for k in range(start, start + 6):
-            waves += np.cos(order[k] * delta + phase[k] + (6 + order[k] / 2) * s * np.sin(phase[k]))
+        for k in range(start, start + 6):  # cos(a + b), so that cosines are taken of vectors only
+            around, along = order[k] * delta + phase[k], (6 + order[k] / 2) * np.sin(phase[k]) * s
+            waves += np.cos(around) * np.cos(along) - np.sin(around) * np.sin(along)
         patch = 0.6 + 0.4 * np.cos(2 * delta + phase[start] + 3.0 * s) * np.cos(delta + phase[start + 1])
         smooth = 1 - (0.75 if start == 0 else 0.4) * np.exp(-((delta / 0.8) ** 2))
         result: _Table = depth * np.clip(waves / 2.4 + 0.1, 0, 1.2) * patch * smooth

@@ -10,6 +10,8 @@ short TR, small flip          TR 22 to 60 ms, TE 12.5 to 25 ms, flip 3 to 18 deg
                               Radiology 166:467, 1988
 resolution                    0.35 to 0.95 mm, slices of 2.5 to 7.5 mm
 fluid against white matter    drawn from 0.8 to 3.2: pulsation and inflow decide it; development scans have 1.0 to 2.4
+gray against white matter     drawn from 1.06 to 1.38, as magnetization transfer adds to densities and times;
+                              development scans have 1.1 to 1.3
 ============================  =========================================================================================
 """
 
@@ -143,7 +145,7 @@ def draw_cord_exam(rng: np.random.Generator, rotation: float = 5.0) -> CordExam:
         shim=(float(shim), Waves.draw(rng, 30.0, 8)),
         grain=(Waves.draw(rng, 1.1, 24), Waves.draw(rng, 5.0, 16)),
         pulse=(Waves.draw(rng, 3.0, 16), float(abs(rng.normal(0, 0.07)))),
-        habit=(float(rng.normal(0.05, 0.08)), float(rng.normal(0.03, 0.1))),
+        habit=(float(max(rng.normal(0.06, 0.08), -0.04)), float(rng.normal(0.03, 0.1))),
     )
 
 
@@ -157,7 +159,6 @@ def _tables(
     renewed[[CODES["aorta"], CODES["vessel"]]] = rng.uniform(0.0, 1.0, 2)
     factor = np.exp(rng.normal(0, 0.2, COUNT))
     factor[[CODES["white_matter"], CODES["nerve_root"]]] = 1.0
-    factor[CODES["gray_matter"]] = np.exp(rng.normal(0.0, 0.05))
     fatty = [CODES[name] for name in ("subcutaneous_fat", "visceral_fat", "epicardial_fat")]
     factor[fatty] = rng.uniform(0.1, 1.1)  # fat may be suppressed
     tables = []
@@ -177,5 +178,6 @@ def _tables(
     middle = result.shape[2] // 2
     mean = np.abs(result[:, :, middle]).mean(axis=0)
     wanted = rng.uniform(0.8, 1.3) if rng.random() < 0.25 else rng.uniform(1.3, 3.2)
-    result[:, CODES["csf"]] *= wanted * mean[CODES["white_matter"]] / max(mean[CODES["csf"]], 1e-9)
+    for name, ratio in (("csf", wanted), ("gray_matter", rng.uniform(1.06, 1.38))):
+        result[:, CODES[name]] *= ratio * mean[CODES["white_matter"]] / max(mean[CODES[name]], 1e-9)
     return result.astype(np.complex64)

@@ -132,7 +132,7 @@ class NeckScene:
             bend = at(side * (bar + 0.06) * e[2], height + 0.28)
             end = at(side * top * e[2], reach * e[3])
             parts.append(stroke(plane.u, plane.v, root, bend, (0.5 * back, 0.45 * back)))
-            parts.append(stroke(plane.u, plane.v, bend, end, (0.45 * back, 0.3 * back)))
+            parts.append(stroke(plane.u, plane.v, bend, end, (0.45 * back, 0.36 * back)))
         result: Floats = np.minimum.reduce(parts) + np.float32(0.05) * self.outline(plane.u, plane.v)
         return result
 

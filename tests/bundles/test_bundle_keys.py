@@ -7,12 +7,10 @@ import json
 import sys
 
 import pytest
-from monai.bundle import ConfigWorkflow
 
 from vmfseg.bundle import check_keys
-from vmfseg.bundle.keys import new_keys, union
-from vmfseg.bundle.start import explain_errors
-from vmfseg.utils import VmfError, find_vmf_error
+from vmfseg.bundle.runtime import check_command_line, explain_errors
+from vmfseg.utils import VmfError
 
 CONFIG = {
     "seed": 0,
@@ -82,83 +80,50 @@ def test_a_new_key_that_another_override_refers_to_is_accepted():
         check_keys(CONFIG, {"my_kappa": 5.0, "kappa": 2})
 
 
-def test_new_keys_are_found_at_any_depth_and_files_are_united():
-    known = union(
-        [{"train::loader::workers": 2, "none::x": 1}, CONFIG, {"train": {"extra": 1}, "train::loader::seed": 3}]
-    )
-    assert known["train"]["extra"] == 1
-    assert known["train"]["loader"]["workers"] == 2
-    assert "none" not in known
-    assert known["train"]["loader"]["seed"] == "@seed"
-    changed = json.loads(json.dumps(CONFIG))
-    changed["train"]["loader"]["batch_sise"] = 1
-    changed["other"] = {"deep": 1}
-    assert sorted(new_keys(changed, known)) == ["other", "train::loader::batch_sise"]
+def test_arguments_are_those_of_an_object_that_is_replaced():
+    other = {"_target_": "monai.networks.nets.UNet", "spatial_dims": 2}
+    check_keys(CONFIG, {"net": other, "net::channels": [4, 8]})
+    with pytest.raises(VmfError, match="UNet takes no argument kapa"):
+        check_keys(CONFIG, {"net": other, "net::kapa": 3})
 
 
 @pytest.fixture
-def workflow(tmp_path):
-    """Return a function that makes a MONAI workflow over a bundle whose run only checks its keys."""
-    configs = tmp_path / "bundle" / "configs"
-    configs.mkdir(parents=True)
-    (configs / "metadata.json").write_text('{"version": "1"}')
-    config = {
-        "imports": ["$import vmfseg", "$import vmfseg.bundle"],
-        "size": 3,
-        "data": {"x": 1},
-        "user": "$len(@data)",
-        "train": {"loader": {"_target_": "vmfseg.data.SliceLoader", "batch_size": 4}, "handlers": []},
-    }
-    config["run"] = ["$vmfseg.bundle.start_run()", "$@size"]
-    (configs / "train.json").write_text(json.dumps(config))
-    (configs / "paper.json").write_text('{"size": 9, "data::x": 2, "paper_only": 1}')
-
-    def make(*files, **overrides):
-        names = [str(configs / name) for name in files or ("train.json",)]
-        made = ConfigWorkflow(names, logging_file=False, workflow_type=None, **overrides)
-        made.initialize()
-        return made
-
-    return make
+def files(tmp_path):
+    """Return the paths of a config and of one that is laid over it."""
+    (tmp_path / "train.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "more.json").write_text('{"train::loader::batch_size": 2, "extra": 1, "extra_user": "@extra"}')
+    return tmp_path / "train.json", tmp_path / "more.json"
 
 
 @pytest.mark.parametrize(
-    ("overrides", "size"),
+    "words",
     [
-        pytest.param({}, 3, id="none"),
-        pytest.param({"size": 5}, 5, id="known"),
-        pytest.param({"paper_only": 3}, 3, id="of another file of the bundle"),
-        pytest.param({"data::y": 3}, 3, id="data"),
-        pytest.param({"mine": 4, "size": "@mine"}, 4, id="referred to"),
-        pytest.param({"train::loader::seed": 4}, 3, id="an argument"),
-        pytest.param({"train::loader::_target_": "torch.optim.SGD", "train::loader::lr": 1}, 3, id="another target"),
-        pytest.param({"uri": "x", "train::handlers": [{"_target_": "H", "uri": "@uri"}]}, 3, id="as tracking does"),
+        ["--config_file", "TRAIN", "--seed", "3", "--train::loader::batch_size=4"],
+        ["--config_file", "['TRAIN','MORE']", "--extra", "3", "--meta_file", "x.json"],
+        ["--config_file", "TRAIN,MORE", "--extra=3", "--logging_file", "x.conf", "--run_id", "run"],
+        ["--config_file=TRAIN", "--tracking", "mlflow", "--experiment_name", "mine", "--run_name", "first"],
+        ["--config_file", "no_such_file.json", "--kapa", "3"],
+        ["--kapa", "3"],
     ],
 )
-def test_a_workflow_with_good_keys_runs(workflow, overrides, size):
-    assert workflow(**overrides).run()[1] == size
-
-
-def test_an_overlay_of_the_bundle_is_known(workflow):
-    assert workflow("train.json", "paper.json").run()[1] == 9
+def test_command_lines_of_monai_with_good_keys_pass(files, words):
+    check_command_line(
+        ["run", "training", *(w.replace("TRAIN", str(files[0])).replace("MORE", str(files[1])) for w in words)]
+    )
 
 
 @pytest.mark.parametrize(
-    ("key", "near"),
+    ("words", "near"),
     [
-        ("siize", "size"),
-        ("datta", "data"),
-        ("train::lodaer", "train::loader"),
-        ("train::loader::batch_sise", "batch_size"),
+        (["--kapa", "3"], "kappa"),
+        (["--train::lodaer=2"], "train::loader"),
+        (["--train#loader#batch_sise", "1"], "batch_size"),
     ],
 )
-def test_a_workflow_with_a_misspelt_key_stops(workflow, key, near):
-    with pytest.raises(RuntimeError) as caught:
-        workflow(**{key: 5}).run()
-    refusal = find_vmf_error(caught.value)
-    assert refusal is not None
-    assert refusal.subject == key
-    assert refusal.fix == f"Did you mean {near!r}?"
+def test_misspelt_keys_of_a_command_line_of_monai_are_refused(files, words, near):
+    with pytest.raises(VmfError, match="VMF110") as caught:
+        check_command_line(["run", "--config_file", str(files[0]), *words])
+    assert caught.value.fix == f"Did you mean {near!r}?"
 
 
 def test_the_cause_comes_last_and_only_once(monkeypatch, capsys):

@@ -14,7 +14,7 @@ from typing import Any
 from vmfseg.utils import VmfError, check_choice, check_divisible, check_positive
 from vmfseg.utils.io import StrPath
 
-from .compile import bundle_names, compile_bundle, compile_spec, described_bundles, write_files
+from .compile import bundle_names, compile_bundle, compile_spec, described_bundles, format_json, write_files
 from .config import read_config
 
 __all__ = ["METHODS", "Recipe", "compiled_files", "new_bundle"]
@@ -92,7 +92,7 @@ class Recipe:
         }
         files = compile_spec(name, {**like, "fields": fields})
         metadata = {**json.loads(files["configs/metadata.json"]), "vmfseg": asdict(self)}
-        files["configs/metadata.json"] = json.dumps(metadata, indent=4, ensure_ascii=False) + "\n"
+        files["configs/metadata.json"] = format_json(metadata) + "\n"
         return files
 
 

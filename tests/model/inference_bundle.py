@@ -47,9 +47,9 @@ def slice_preprocessing(pixdim: float = PIXDIM, size: int = SIZE) -> list[dict]:
     ]
 
 
-def tiny_model(network: VMFNet | None = None, name: str = "vmfnet_mnms", **changes) -> Model:
+def tiny_model(trained: torch.nn.Module | None = None, name: str = "vmfnet_mnms", **changes) -> Model:
     """Return the description of the tiny model."""
-    kwargs = {"kappa": float(network.kernels.kappa)} if isinstance(network, VMFNet) else {}
+    kwargs = {"kappa": float(trained.kernels.kappa)} if isinstance(trained, VMFNet) else {}
     parts = {
         "network": tiny_definition(len(LABELS[name]), **kwargs),
         "preprocessing": slice_preprocessing(),

@@ -6,9 +6,10 @@ import copy
 import pytest
 import torch
 from inference_bundle import SIZE, smooth_slices, tiny_network
+from monai.networks.nets import UNet
 
-from vmfseg.model import SliceBatchInferer
-from vmfseg.model.deploy import DeployedInferer, ExplainedNetwork, deploy, even_size, run_batch
+from vmfseg.model.backends import TorchBackend
+from vmfseg.model.deploy import ExplainedNetwork, deploy, even_size, run_batch
 from vmfseg.networks import VMFNet
 
 
@@ -65,28 +66,27 @@ def test_explained_network_gives_the_layers_own_values(network, slices):
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3, 5, 8])
 def test_result_does_not_depend_on_the_batch_size_bit_for_bit(network, slices, batch_size):
-    volume = slices.permute(1, 2, 3, 0)[None]
-    assert torch.equal(DeployedInferer(batch_size)(volume, network), DeployedInferer(7)(volume, network))
+    backend = TorchBackend(network)
+    whole = backend(slices).logits
+    parts = torch.cat([backend(part).logits for part in slices.split(even_size(len(slices), batch_size))])
+    assert torch.equal(parts, whole)
 
 
-def test_inferer_follows_weights_that_change(slices):
-    network, infer, volume = tiny_network(3), DeployedInferer(4), slices.permute(1, 2, 3, 0)[None]
-    first = infer(volume, network)
-    assert torch.equal(first, infer(volume, network))
-    network.load_state_dict(tiny_network(4).state_dict())
-    second = infer(volume, network)
-    with torch.no_grad():
-        torch.testing.assert_close(second, SliceBatchInferer(4)(volume, network), rtol=1e-4, atol=1e-4)
-    assert not torch.allclose(first, second)
-
-
-def test_parts_pass_through_the_inferer(network, slices):
-    parts = DeployedInferer(4)(slices.permute(1, 2, 3, 0)[None], network, return_parts=True)
-    assert parts.activations.shape == (1, 6, SIZE // 2, SIZE // 2, 7)
-    assert parts.kernels.shape == (6, 8)
+def test_a_single_slice_gives_parts_of_one_slice(network, slices):
     single = run_batch(deploy(network), slices[:1], True)
     assert single.logits.shape[0] == 1
+    assert single.activations.shape == (1, 6, SIZE // 2, SIZE // 2)
+    assert single.kernels.shape == (6, 8)
     assert single.reconstruction is None
+
+
+def test_a_network_without_kernels_gives_logits_alone(slices):
+    plain = UNet(2, 1, 3, channels=(4, 8), strides=(2,), norm="batch").eval()
+    out = TorchBackend(plain)(slices)
+    assert out.activations is None
+    assert out.log_likelihood is None
+    with torch.no_grad():
+        torch.testing.assert_close(out.logits, plain(slices), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(("count", "size", "even"), [(9, 8, 5), (8, 8, 8), (1, 8, 1), (7, 3, 3), (12, 5, 4)])

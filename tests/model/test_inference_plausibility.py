@@ -4,7 +4,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vmfseg.model import plausibility
+from vmfseg.model.plausibility import plausibility
 
 HEART = {0: "background", 1: "LV", 2: "MYO", 3: "RV"}
 CORD = {0: "background", 1: "GM", 2: "WM"}

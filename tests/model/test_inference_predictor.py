@@ -13,7 +13,6 @@ from monai.transforms import Invertd
 from vmfseg.data import LoadVolumed
 from vmfseg.model import SliceBatchInferer
 from vmfseg.model.predictor import Predictor
-from vmfseg.model.spec import BundleSpec
 from vmfseg.transforms import slice_space_transforms
 
 ORIENTATIONS = [
@@ -214,15 +213,3 @@ def test_memory_stays_bounded_by_the_batch(bundle, blobs):
     small(nib.Nifti1Image(blobs((30, 26, 20)), np.diag([2.0, 2, 8, 1])))
     assert max(calls) <= 3
     assert sum(calls) == 20
-
-
-def test_spec_reads_the_same_values_from_both_configs(own_bundle):
-    first = BundleSpec.load(own_bundle)
-    (own_bundle / "configs" / "inference.json").unlink()
-    second = BundleSpec.load(own_bundle)
-    assert (first.network, first.space["pixdim"], first.image_size) == (
-        second.network,
-        second.space["pixdim"],
-        second.image_size,
-    )
-    assert first.labels == {0: "background", 1: "LV", 2: "MYO", 3: "RV"}

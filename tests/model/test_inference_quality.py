@@ -7,7 +7,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 import torch
-from inference_bundle import PIXDIM, SIZE, tiny_network
+from inference_bundle import tiny_network
 from safetensors.torch import save_file
 
 from vmfseg.engines import CalibrationStage, StageRunner
@@ -177,11 +177,9 @@ def test_cases_know_their_dice(bundle, rows):
     assert min(case.dice for case in cases) < 0.95
 
 
-def test_stage_leaves_what_segment_shift_and_int8_need(own_bundle, network, rows, tmp_path, capsys):
-    stage = CalibrationStage(
-        network=network, validation=rows, labels=LABELS, pixdim=PIXDIM, image_size=SIZE,
-        ckpt_dir=own_bundle / "models", slices=10, fingerprint={"a": 1},
-    )  # fmt: skip
+def test_stage_leaves_what_segment_shift_and_int8_need(own_bundle, rows, tmp_path, capsys):
+    models = own_bundle / "models"
+    stage = CalibrationStage(models, rows, ckpt_dir=models, slices=10, device="cpu", fingerprint={"a": 1})
     runner = StageRunner([stage], tmp_path / "run")
     runner.run()
     assert "10 slices of validation images are stored" in capsys.readouterr().out
@@ -206,17 +204,17 @@ def test_stage_leaves_what_segment_shift_and_int8_need(own_bundle, network, rows
         shift_groups(other, tmp_path / "*.nii.gz")
 
 
-def test_stage_writes_only_what_it_can_and_removes_what_is_old(network, rows, tmp_path, capsys):
+def test_stage_writes_only_what_it_can_and_removes_what_is_old(bundle, rows, tmp_path, capsys):
     unlabeled = [{key: value for key, value in row.items() if key != "label"} for row in rows]
     folder = tmp_path / "models"
     folder.mkdir()
     for name in ("quality.json", "calibration.safetensors"):
         (folder / name).write_text("of an older model")
-    stage = CalibrationStage(network, unlabeled, LABELS, PIXDIM, SIZE, ckpt_dir=folder, slices=0)
+    stage = CalibrationStage(bundle, unlabeled, ckpt_dir=folder, slices=0, device="cpu")
     assert stage.run(tmp_path / "stage", False) == ["shift.json"]
     assert "no labelled source volume" in capsys.readouterr().out
     assert [path.name for path in folder.iterdir()] == ["shift.json"]
-    assert CalibrationStage(network, rows, LABELS, PIXDIM, SIZE, rank=1).run(tmp_path / "other", False) == []
+    assert CalibrationStage(bundle, rows, rank=1).run(tmp_path / "other", False) == []
     assert not (tmp_path / "other").exists()
 
 
@@ -224,9 +222,9 @@ def test_stage_writes_only_what_it_can_and_removes_what_is_old(network, rows, tm
     ("changes", "message"),
     [({"slices": -1}, "slices must not be negative, got -1"), ({"max_volumes": 0}, "max_volumes must be at least 1")],
 )
-def test_wrong_arguments_of_the_stage_are_named(network, changes, message):
+def test_wrong_arguments_of_the_stage_are_named(bundle, changes, message):
     with pytest.raises(ValueError, match=message):
-        CalibrationStage(network, [], LABELS, PIXDIM, SIZE, **changes)
+        CalibrationStage(bundle, [], **changes)
 
 
 def test_without_statistics_there_is_no_verdict(bundle, rows):

@@ -4,10 +4,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from monai.data import MetaTensor
 from torch import nn
 
-from vmfseg.model.deploy import DeployedInferer, deploy
+from vmfseg.model.backends import TorchBackend
+from vmfseg.model.deploy import deploy, even_size
 from vmfseg.model.fast_convolution import MIN_CHANNELS, WinogradConv2d
 from vmfseg.model.onnx_winograd import read_with_winograd
 from vmfseg.networks import VMFNet
@@ -178,9 +178,7 @@ def test_lower_precision_around_it_does_not_reach_it():
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 5])
-def test_a_wide_network_does_not_depend_on_the_batch_size_and_takes_meta_tensors(wide, batch_size):
-    volume = MetaTensor(image(1, 1, 64, 48, 5))
-    found = DeployedInferer(batch_size)(volume, wide)
-    assert torch.equal(found, DeployedInferer(5)(volume.as_tensor(), wide))
-    single = DeployedInferer(4)(volume[..., 0], wide)
-    assert torch.equal(single.as_tensor(), found[..., 0])
+def test_a_wide_network_does_not_depend_on_the_batch_size(wide, batch_size):
+    slices, backend = image(5, 1, 64, 48), TorchBackend(wide)
+    parts = torch.cat([backend(part).logits for part in slices.split(even_size(5, batch_size))])
+    assert torch.equal(parts, backend(slices).logits)

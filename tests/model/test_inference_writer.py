@@ -9,10 +9,10 @@ import nibabel as nib
 import numpy as np
 import pytest
 import torch
-from monai.data import MetaTensor
-from monai.transforms import SaveImaged
 
-from vmfseg.model import SaveLabeld, find_rows, label_path, load_model, write_label
+from vmfseg.model import find_rows, write_label
+from vmfseg.model.weights import fill_network, read_tensors
+from vmfseg.model.writer import label_path
 from vmfseg.networks import VMFNet
 from vmfseg.utils import VmfError
 
@@ -79,16 +79,6 @@ def test_names(arguments, expected):
     assert label_path(*arguments).as_posix() == expected
 
 
-def test_saver_is_one_that_other_tools_leave_out(tmp_path):
-    image = save(tmp_path / "in.nii.gz", (*SHAPE, 3))
-    saver = SaveLabeld(output_dir=tmp_path / "out")
-    pred = MetaTensor(torch.ones(1, *SHAPE), meta={"filename_or_obj": str(image)})
-    saver({"pred": pred, "frame": torch.tensor(2)})
-    assert isinstance(saver, SaveImaged)
-    assert [path.name for path in saver.written] == ["in_frame02_seg.nii.gz"]
-    assert saver.describe().startswith("1 label maps")
-
-
 def test_rows_are_frames_and_masks_are_left_out(tmp_path):
     (tmp_path / "sub").mkdir()
     (tmp_path / ".hidden").mkdir()
@@ -120,7 +110,7 @@ def tiny(**changes):
 def test_weights_come_back(tmp_path):
     source, target = tiny(seed=1), tiny(seed=2)
     torch.save(source.state_dict(), tmp_path / "model.pt")
-    load_model(target, tmp_path / "model.pt")
+    fill_network(target, read_tensors(tmp_path / "model.pt"), tmp_path / "model.pt")
     for name, value in source.state_dict().items():
         torch.testing.assert_close(target.state_dict()[name], value, msg=name)
 
@@ -130,16 +120,11 @@ def test_weights_of_another_network_are_refused(tmp_path):
     before = {name: value.clone() for name, value in network.state_dict().items()}
     torch.save(tiny(num_kernels=5).state_dict(), tmp_path / "model.pt")
     with pytest.raises(VmfError, match=r"VMF306(.|\n)*kernels.weight is \(5, 4\) instead of \(3, 4\)"):
-        load_model(network, tmp_path / "model.pt")
+        fill_network(network, read_tensors(tmp_path / "model.pt"), tmp_path / "model.pt")
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
-
-
-def test_a_missing_model_says_how_to_get_one(tmp_path):
-    with pytest.raises(VmfError, match=r"VMF301(.|\n)*run training"):
-        load_model(tiny(), tmp_path / "model.pt")
 
 
 def test_code_in_a_checkpoint_is_not_run(tmp_path):
     torch.save({"a": Path(".")}, tmp_path / "model.pt")  # any object but tensors and numbers
     with pytest.raises(VmfError, match="VMF401"):
-        load_model(tiny(), tmp_path / "model.pt")
+        read_tensors(tmp_path / "model.pt")

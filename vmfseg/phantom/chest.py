@@ -30,6 +30,7 @@ def mark(*names: str) -> NDArray[np.bool_]:
 
 
 _LUNG = mark("lung")
+_AIRY = mark("lung", "vessel")
 _SOFT = mark("lung", "visceral_fat")
 _WALL = mark("muscle", "visceral_fat")
 _LIVER = mark("liver")
@@ -40,7 +41,8 @@ _BACK = mark("lung", "visceral_fat", "vessel", "marrow", "cortical_bone", "carti
 class Chest:
     """One person's chest. Lengths in mm, angles in radians; see :func:`draw_chest` for the ranges.
 
-    ``front`` and ``floor`` are (angle, gap to the heart, change per mm towards the apex, radius of curvature).
+    ``front`` and ``floor`` are (angle, distance, change per mm towards the apex, radius of curvature); with ``close``
+    of 1 they touch the heart in every plane instead. ``fill`` is the depth and half width of fat behind the chest wall.
     """
 
     front: tuple[float, float, float, float]
@@ -55,13 +57,17 @@ class Chest:
     spleen: tuple[float, float, float]
     aorta: tuple[float, float, float]
     spine: tuple[float, float, float]
-    pads: NDArray[np.float64]
+    pads: tuple[tuple[float, float, float], ...]
+    close: float
+    fill: tuple[float, float]
     lung_vessels: NDArray[np.float64]
     liver_vessels: NDArray[np.float64]
+    streaks: float
     pleura: float
     arm: float
     coarse: Waves
     middle: Waves
+    twigs: tuple[Waves, float]
 
     def tissue(self, plane: Plane, w: float, support: Floats) -> Tissues:
         """Return the tissue of every point of ``plane`` at ``w``, without the heart.
@@ -76,9 +82,12 @@ class Chest:
         wall = wall + np.float32(1.5) * coarse
         below = self._below(plane, w, support) + np.float32(1.5) * coarse
         image = np.full(plane.shape, CODES["lung"])
-        image[wall < 3 + middle] = CODES["visceral_fat"]
-        self._pads(image, plane, w)
-        self._vessels(image, plane, w, self.lung_vessels, _LUNG)
+        image[self.twigs[0](plane.u, plane.v) > self.twigs[1] - 0.4 * coarse] = CODES["vessel"]
+        deep, wide = self.fill
+        beside = np.clip(1 - (along / np.float32(wide)) ** 2, 0, 1)
+        image[wall < 2 + middle + np.float32(deep) * beside * (1 + np.float32(0.25) * coarse)] = CODES["visceral_fat"]
+        self._pads(image, plane, support, coarse, middle)
+        self._vessels(image, plane, w, self.lung_vessels, _AIRY)
         if self.pleura > 0:
             image[(below > -self.pleura - 4 * middle) & _LUNG[image] & (plane.x > 25)] = CODES["effusion"]
         self._behind(image, plane, w)
@@ -90,25 +99,40 @@ class Chest:
         """Depth behind the inner surface of the chest wall, and the distance along that surface."""
         angle, gap, change, radius = self.front
         n, t = (np.cos(angle), np.sin(angle)), (-np.sin(angle), np.cos(angle))
-        reach = max(_toward(support, angle) + 1.5, gap - change * w)
+        reach = self._reach(support, angle, gap, change * w)
         along = np.float32(t[0]) * plane.x + np.float32(t[1]) * plane.y
         depth = np.float32(reach) - along**2 / np.float32(2 * radius)
         return depth - np.float32(n[0]) * plane.x - np.float32(n[1]) * plane.y, along
 
+    def _reach(self, support: Floats, angle: float, gap: float, less: float) -> float:
+        """Distance of chest wall or diaphragm: close to the heart in every plane, or on its own surface."""
+        touching = _toward(support, angle) + 1.2
+        return max(touching, self.close * touching + (1 - self.close) * (gap - less))
+
     def _below(self, plane: Plane, w: float, support: Floats) -> Floats:
         angle, gap, change, radius = self.floor
         n, t = (np.cos(angle), np.sin(angle)), (-np.sin(angle), np.cos(angle))
-        reach = max(_toward(support, angle) + 1.0, gap - change * w)
+        reach = self._reach(support, angle, gap, change * w)
         along = np.float32(t[0]) * plane.x + np.float32(t[1]) * plane.y - np.float32(10)
         result: Floats = np.float32(n[0]) * plane.x + np.float32(n[1]) * plane.y - np.float32(reach)
         result -= np.maximum(np.abs(along) - 15, 0) ** 2 / np.float32(2 * radius)
         return result
 
-    def _pads(self, image: Tissues, plane: Plane, w: float) -> None:
-        for x, y, a, b, turn, start in self.pads:
-            size = np.clip(1 - abs(w - start) / 70, 0, 1) ** 0.5
-            if size > 0.2:
-                plane.paint(image, (x, y), (a * size, b * size), turn, CODES["visceral_fat"])
+    def _pads(self, image: Tissues, plane: Plane, support: Floats, coarse: Floats, middle: Floats) -> None:
+        """Fat beside the heart: bumps on its outline."""
+        phi = ((np.arange(support.size) + 0.5) * 2 * np.pi / support.size - np.pi).astype(np.float32)
+        outline = np.array(support, dtype=np.float32)
+        for angle, thick, spread in self.pads:
+            away = np.mod(phi - np.float32(angle) + np.float32(np.pi), np.float32(2 * np.pi)) - np.float32(np.pi)
+            outline += np.float32(thick) * np.exp(-((away / np.float32(spread)) ** 2))
+        near = plane.near(0.0, 0.0, float(outline.max()) + 8)
+        part = plane.part(near)
+        if 0 in part.shape:
+            return
+        turn = (np.arctan2(part.y, part.x) / np.float32(2 * np.pi) + np.float32(0.5)) * support.size
+        edge = outline[np.minimum(turn.astype(np.intp), support.size - 1)]
+        inside = np.hypot(part.x, part.y) < edge * (1 + np.float32(0.04) * coarse[near]) + middle[near]
+        image[near][inside] = CODES["visceral_fat"]
 
     def _vessels(
         self, image: Tissues, plane: Plane, w: float, table: NDArray[np.float64], over: NDArray[np.bool_]
@@ -187,7 +211,7 @@ class Chest:
         if not outside.any():
             return
         image[outside] = CODES["muscle"]
-        image[outside & (np.abs(middle) < 0.22)] = CODES["visceral_fat"]
+        image[outside & (np.abs(middle) < self.streaks)] = CODES["visceral_fat"]
         depth = wall + np.float32(0.5 * self.muscle)
         image[outside & (np.abs(depth + 2 * coarse - 1.5) < 0.8 * middle)] = CODES["visceral_fat"]
         for place, lean, size, stretch in self.ribs:
@@ -230,11 +254,9 @@ def draw_chest(rng: np.random.Generator, support: Floats) -> Chest:
     fat = float(np.clip(rng.gamma(3.0, 4.5), 3, 45))
     right = _toward(support, 0.0)
     pads = []
-    for _ in range(int(rng.integers(1, 8))):  # pads of fat beside the heart, mostly towards the front and the floor
-        angle = float(rng.choice([front, front, floor + 0.9, front + 0.7, floor - 0.6])) + float(rng.normal(0, 0.3))
-        away = _toward(support, angle) + uniform(-8, 8)
-        half = (uniform(6, 26), uniform(5, 17))
-        pads.append((away * np.cos(angle), away * np.sin(angle), *half, uniform(0, np.pi), rng.normal(10, 30)))
+    for _ in range(int(rng.integers(1, 6))):  # mostly towards the front and the floor
+        angle = float(rng.choice([front, front, floor + 0.9, front + 0.7, floor - 0.6])) + float(rng.normal(0, 0.35))
+        pads.append((angle, float(rng.gamma(1.6, 5.0)), float(uniform(0.2, 0.7))))
     return Chest(
         front=(front, reach, float(uniform(0.1, 1.0)), float(uniform(90, 300))),
         floor=(floor, low, float(uniform(-0.1, 0.6)), float(uniform(70, 260))),
@@ -244,7 +266,7 @@ def draw_chest(rng: np.random.Generator, support: Floats) -> Chest:
         ribs=tuple(
             (place + rng.normal(0, 7), rng.normal(0, 0.5), uniform(2.5, 4.8), uniform(1.3, 4.5))
             for place in np.arange(uniform(-130, -100), 130, uniform(30, 48))
-            if rng.random() < 0.75
+            if rng.random() < 0.5
         ),
         liver_end=float(rng.normal(12, 28)),
         stomach=(uniform(20, 55), uniform(12, 34), uniform(18, 36), uniform(12, 26), uniform(-0.6, 0.9)),
@@ -252,13 +274,17 @@ def draw_chest(rng: np.random.Generator, support: Floats) -> Chest:
         spleen=(float(uniform(10, 28)), float(uniform(-4, 16)), float(rng.random() < 0.7)),
         aorta=(right + float(uniform(14, 36)), float(uniform(-5, 32)), float(uniform(8.5, 13.5))),
         spine=(right + float(uniform(38, 70)), float(uniform(-25, 25)), float(uniform(-45, 15))),
-        pads=np.array(pads),
+        pads=tuple(pads),
+        close=float(np.clip(rng.normal(0.75, 0.4), 0, 1)),
+        fill=(float(rng.gamma(1.5, 8.0)), float(uniform(35, 90))),
         lung_vessels=_vessels(rng, int(rng.integers(60, 220)), (right + 25, -25), (42, 48), (1.6, 0.7)),
         liver_vessels=_vessels(rng, 22, (-25, low + 32), (38, 22), (2.4, 0.7)),
+        streaks=float(uniform(0.0, 0.18)),
         pleura=float(uniform(4, 25)) if rng.random() < 0.06 else 0.0,
         arm=float(rng.choice([-1, 1]) * uniform(60, 110)) if rng.random() < 0.05 else 0.0,
         coarse=Waves.draw(rng, 30.0),
         middle=Waves.draw(rng, 10.0),
+        twigs=(Waves.draw(rng, 2.6, 32), float(uniform(1.9, 3.2))),
     )
 
 

@@ -35,7 +35,9 @@ class HeartScene:
         root: center and radius of the aortic root.
         leaflet: center, half axes and turn of the open mitral valve.
         pulmonary: how far above the tricuspid valve the outflow tract of the right ventricle ends.
-        bands: muscle bands across the right ventricle: angle from the septum, bend and half thickness.
+        between: fat between atria and vessels, in mm.
+        bands: muscle bands across the right ventricle: angle from the septum, bend, half thickness and where
+            they start between septum (0) and free wall (1).
     """
 
     ventricles: Ventricles
@@ -44,7 +46,8 @@ class HeartScene:
     root: tuple[float, float, float]
     leaflet: tuple[float, float, float, float, float]
     pulmonary: float
-    bands: tuple[tuple[float, float, float], ...] = ()
+    between: float = 3.5
+    bands: tuple[tuple[float, float, float, float], ...] = ()
 
     def support(self, w: float) -> Floats:
         """Return how far the heart reaches from its axis at end-diastole, a table over the circle."""
@@ -145,11 +148,13 @@ class HeartScene:
         hollow &= r < rv
         view[hollow] = CODES["rv_trabeculae"]
         view[hollow & (r < surfaces.rv_ridge.ravel()[at])] = CODES["rv_blood"]
-        for angle, bend, thick in self.bands:
+        for angle, bend, thick, start in self.bands:
             place = self.ventricles.septum + angle
             c, s = np.float32(np.cos(place)), np.float32(np.sin(place))
-            off = c * part.y - s * part.x - np.float32(bend) * (r - epi)
-            view[hollow & (np.abs(off) < thick) & (c * part.x + s * part.y > 0)] = CODES["rv_trabeculae"]
+            share = (r - epi) / np.maximum(rv - epi, np.float32(1))
+            off = c * part.y - s * part.x - np.float32(bend) * (r - epi) * (1 + np.float32(0.6) * share)
+            line = (np.abs(off) < thick * (1 + share)) & (share > start) & (c * part.x + s * part.y > 0)
+            view[hollow & line] = CODES["rv_trabeculae"]
         view[hollow & atrial] = CODES["right_atrium_blood"]
 
     def _atria(self, view: Tissues, part: Plane, high: NDArray[np.bool_], above: float) -> None:
@@ -158,11 +163,11 @@ class HeartScene:
         unit = self.ventricles.radius / 25
         grow = unit * float(np.clip(0.85 + above / 60, 0.8, 1.1))
         for name, x, y, a, b, turn in self.above:
-            for border, tissue in ((3.5, "epicardial_fat"), (1.2, "atrial_wall"), (0.0, name)):
+            for border, tissue in ((self.between, "epicardial_fat"), (1.6, "atrial_wall"), (0.0, name)):
                 size = (a * grow + border, b * grow + border)
                 part.paint(scratch, (x * unit, y * unit), size, turn, CODES[tissue])
         x, y, radius = self.root
-        part.paint(scratch, (x, y), (radius + 1.6, radius + 1.6), 0.0, CODES["atrial_wall"])
+        part.paint(scratch, (x, y), (radius + 2.2, radius + 2.2), 0.0, CODES["atrial_wall"])
         part.paint(scratch, (x, y), (radius, radius), 0.0, CODES["aorta"])
         view[high] = scratch[high]
 
@@ -193,9 +198,9 @@ def draw_heart_scene(rng: np.random.Generator) -> HeartScene:
         return x + rng.normal(0, 3.5), y + rng.normal(0, 3.5), a * size[0], b * size[1], turn + rng.normal(0, 0.2)
 
     above = (
-        ("right_atrium_blood", *around(-44.0, 16.0, 24.0, 27.0, 0.3)),
-        ("left_atrium_blood", *around(6.0, 12.0, 31.0, 22.0, 0.25)),
-        ("rv_blood", *around(-30.0, -30.0, 19.0, 14.0, -0.5)),
+        ("right_atrium_blood", *around(-42.0, 17.0, 20.0, 23.0, 0.3)),
+        ("left_atrium_blood", *around(8.0, 14.0, 26.0, 18.0, 0.25)),
+        ("rv_blood", *around(-30.0, -31.0, 17.0, 12.0, -0.5)),
         ("vessel", *around(14.0, -28.0, 9.0, 14.0, 0.5)),
         ("vessel", *around(-50.0, -16.0, 9.0, 10.0, 0.0)),
     )
@@ -206,7 +211,9 @@ def draw_heart_scene(rng: np.random.Generator) -> HeartScene:
         (-0.4 * radius + rng.normal(0, 3), -0.35 * radius + rng.normal(0, 3), float(rng.uniform(10.5, 15.5))),
         (0.12 * radius, 0.08 * radius, leaflet, 0.4 * radius, float(rng.normal(0.3, 0.4))),
         float(rng.uniform(8, 25)),
+        float(rng.uniform(2.0, 6.0)),
         tuple(
-            (rng.uniform(-1.1, 1.1), rng.normal(0, 0.3), rng.uniform(0.3, 1.1)) for _ in range(int(rng.integers(0, 6)))
+            (rng.uniform(-1.1, 1.1), rng.normal(0, 0.4), rng.uniform(0.15, 0.6), rng.uniform(0.1, 0.9))
+            for _ in range(int(rng.integers(0, 5)))
         ),
     )

@@ -100,7 +100,7 @@ def draw_cine_protocol(rng: np.random.Generator) -> CineProtocol:
         offset=float(rng.normal(0, 12 * tesla / 1.5)),
         contrast=float(uniform(1.0, 2.6)) * 1e-3 if rng.random() < 0.25 else 0.0,
         inflow=float(uniform(0.05, 0.6)),
-        recon=draw_reconstruction(rng, (1.2, 2.3), (0.7, 1.7)),
+        recon=draw_reconstruction(rng, (1.1, 2.2), (0.7, 1.7)),
     )
 
 
@@ -110,7 +110,7 @@ def draw_reconstruction(
     """Draw resolution, interpolation, filter, noise, shading, ghosts and storage of a picture."""
     uniform = rng.uniform
     fine = uniform(*resolution)
-    coarse = fine * uniform(1.0, 1.45)
+    coarse = fine * uniform(1.0, 1.35)
     acquired = (fine, coarse) if rng.random() < 0.5 else (coarse, fine)
     step = float(np.clip(fine / rng.choice([1.0, uniform(1.0, 2.0)]), *spacing))
     normalized = 0.0 if rng.random() < 0.35 else float(uniform(0, 1))
@@ -118,10 +118,10 @@ def draw_reconstruction(
         acquired=(float(acquired[0]), float(acquired[1])),
         spacing=min(step, fine),
         window=str(rng.choice(["none", "hamming", "tukey", "fermi"])),  # type: ignore[arg-type]
-        snr=float(np.exp(uniform(np.log(10), np.log(75)))),
+        snr=float(np.exp(uniform(np.log(14), np.log(90)))),
         normalized=normalized,
         ghost=(float(uniform(0.01, 0.12)), float(uniform(0.1, 0.5))) if rng.random() < 0.25 else (0.0, 0.0),
-        smooth=float(uniform(0.3, 0.9)) if rng.random() < 0.2 else 0.0,
+        smooth=float(uniform(0.3, 0.8)) if rng.random() < 0.15 else 0.0,
         sharpen=float(uniform(0.2, 1.0)) if rng.random() < 0.2 else 0.0,
         clip=float(rng.choice([0.0, uniform(0, 0.02)])) if rng.random() < 0.3 else -1.0,
         gamma=float(np.exp(rng.normal(0, 0.15))) if rng.random() < 0.3 else 1.0,

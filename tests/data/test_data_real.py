@@ -3,14 +3,24 @@
 
 from __future__ import annotations
 
+import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import nibabel as nib
 import numpy as np
 import pytest
+from slice_files import chain
 
-from vmfseg.data import FolderDataset, LoadVolumed, leave_one_domain_out, read_volume, verify_datalist
+from vmfseg.data import (
+    FolderDataset,
+    LoadVolumed,
+    SliceDataset,
+    leave_one_domain_out,
+    read_volume,
+    verify_datalist,
+)
 
 ROOT = Path(os.environ.get("VMFSEG_REAL_DATA") or Path(__file__).parents[2].parent / "shared/data/real_mini")
 
@@ -68,3 +78,27 @@ def test_damaged_real_scan_is_refused(damage, tmp_path):
     (tmp_path / source.name).write_bytes(damage(source.read_bytes()))
     with pytest.raises(ValueError, match="VMF210"):
         read_volume(tmp_path / source.name)
+
+
+@pytest.mark.skipif(not (ROOT / "sunnybrook").is_dir(), reason="no stacks with unannotated slices here")
+def test_annotated_slices_of_real_stacks_come_from_the_file_beside_the_label(tmp_path):
+    lines = ["image,label,domain,subject,frame,phase,annotated,slices"]
+    expected = {}
+    for path in sorted((ROOT / "sunnybrook").glob("*_annotated.json")):
+        stem, phase, _ = path.name.rsplit("_", 2)
+        frame = json.loads((path.parent / f"{stem}_cine.json").read_text())[phase.lower()]
+        files = [f"sunnybrook/{stem}_cine.nii.gz", f"sunnybrook/{stem}_{phase}_label.nii.gz"]
+        lines.append(",".join([*files, "sunnybrook", stem, str(frame), phase, "1;2", f"sunnybrook/{path.name}"]))
+        expected[stem, frame] = json.loads(path.read_text())
+    (tmp_path / "t.csv").write_text("\n".join(lines[:5]))
+    datalist = FolderDataset(ROOT, tmp_path / "t.csv", labels={1: "LV", 2: "MYO", 3: "RV"}, checksums=False).datalist()
+    assert "VMF266" not in {finding.code for finding in verify_datalist(datalist)}
+    bare = datalist.with_rows(replace(row, slices=None) for row in datalist.rows)
+    assert "VMF266" in {finding.code for finding in verify_datalist(bare)}
+    dataset = SliceDataset(datalist.to_dicts(), chain(roi=96), num_classes=4)
+    wanted = [expected[row.subject, row.frame] for row in datalist.rows]
+    assert len(dataset) == sum(len(entry["slices"]) for entry in wanted)
+    items = [dataset[k] for k in range(len(dataset))]
+    assert sum(int(item["annotated"][2]) for item in items) == sum(len(entry["myo_slices"]) for entry in wanted)
+    assert not any(item["annotated"][3] for item in items)
+    assert dataset.presence()[:, 0].mean() > 0.9, "the slices that are drawn are those with a heart"

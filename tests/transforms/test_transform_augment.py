@@ -204,7 +204,7 @@ def test_bad_arguments(kwargs, message):
         pytest.param(
             {"image": torch.rand(1, 1, 8, 8), "label": torch.zeros(1, 4, 8, 8)},
             [0],
-            "label must have the image's",
+            "label must have the shape",
             id="lab",
         ),
     ],

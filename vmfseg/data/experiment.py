@@ -161,7 +161,7 @@ def prepare_experiment(
     if is_phantom:
         if dataset == "folder":
             raise VmfError(
-                "VMF283",
+                "VMF297",
                 subject="dataset_dir",
                 rule="a folder of your own scans is needed",
                 fix="pass --dataset_dir with the folder that holds datalist.csv",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collect scores volume by volume, in one process or in many."""
+"""Accumulator of segmentation scores, volume by volume, in one process or in many."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from vmfseg.utils import check_choice
 
-from .labelmaps import foreground_labels
+from .labelmaps import check_label_map, foreground_labels, mask_unannotated
 from .reference import ReferenceRow, reference_volume
 from .reports import PROTOCOLS, summarize, write_metrics
 from .scores import Case, ScoreRow, evaluate_cases
@@ -73,6 +73,7 @@ class SegmentationScores:
         annotated: Iterable[int] | npt.NDArray[np.bool_] | None = None,
         frame: int | None = None,
         slice_axis: int = -1,
+        slices: Any = None,
     ) -> None:
         """Score one volume and keep the rows.
 
@@ -87,7 +88,8 @@ class SegmentationScores:
             phase: ``"ED"``, ``"ES"`` or ``None``.
             annotated: classes that were annotated, see :func:`vmfseg.metrics.evaluate_volume`.
             frame: index of the frame in a 4-D file.
-            slice_axis: the axis across slices; only the reference's figures need it.
+            slice_axis: the axis across slices, for ``slices`` and for the reference's figures.
+            slices: slices that were annotated, see :func:`vmfseg.metrics.evaluate_volume`.
 
         Raises:
             ValueError: for maps that cannot be scored, and if this volume was scored already.
@@ -95,7 +97,7 @@ class SegmentationScores:
         chosen = (
             None if annotated is None else np.asarray(annotated if hasattr(annotated, "dtype") else list(annotated))
         )
-        case = Case(pred, truth, spacing, subject, domain, phase, frame, chosen)
+        case = Case(pred, truth, spacing, subject, domain, phase, frame, chosen, slices, slice_axis)
         rows = evaluate_cases([case], self.labels)
         key = rows[0].volume_key
         if key in self._volumes:
@@ -103,9 +105,12 @@ class SegmentationScores:
                 f"subject, domain, phase and frame must name a volume once, got {key} again. Give each its own names."
             )
         if self.protocol == "paper":
+            masked = [
+                mask_unannotated(check_label_map(name, array), self.labels, slices, slice_axis)[0]
+                for name, array in (("pred", pred), ("truth", truth))
+            ]
             self._reference[key] = reference_volume(
-                pred,
-                truth,
+                *masked,
                 self.labels,
                 chosen,
                 subject=subject,

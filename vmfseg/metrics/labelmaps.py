@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may be scored: integer label maps whose every value has a name."""
+"""Checks of label maps: integers whose every value has a name, and which of them were annotated."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["annotated_labels", "check_label_map", "encode_labels", "foreground_labels"]
+from vmfseg.transforms.annotation import slice_table
+
+__all__ = ["annotated_labels", "check_label_map", "encode_labels", "foreground_labels", "mask_unannotated"]
 
 LabelMap = npt.NDArray[np.integer[Any]]
 
@@ -98,3 +100,33 @@ def annotated_labels(annotated: Iterable[int] | npt.NDArray[np.bool_] | None, na
     if not chosen <= set(names):
         raise ValueError(f"annotated must hold labels of {dict(names)}, got {sorted(chosen)}. Check the datalist.")
     return chosen
+
+
+def mask_unannotated(
+    array: LabelMap, names: Mapping[int, str], slices: Any, slice_axis: int = -1
+) -> tuple[LabelMap, set[int]]:
+    """Set a class to background in the slices where it was not annotated, so that it is scored on the others only.
+
+    Shape: ``HWD`` -> ``HWD``.
+
+    Args:
+        array: predicted or true label map on the native grid.
+        names: classes by voxel value.
+        slices: annotated slices, see :mod:`vmfseg.transforms.annotation`; ``None`` for all.
+        slice_axis: the axis of the array that they count.
+
+    Returns:
+        the label map, and the classes that were annotated in some slice.
+
+    Example:
+        >>> mask_unannotated(np.ones((1, 1, 4), np.uint8), {1: "LV"}, "1-2")
+        (array([[[0, 1, 1, 0]]], dtype=uint8), {1})
+    """
+    if slices is None or (isinstance(slices, str) and not slices):
+        return array, set(names)
+    table = slice_table(slices, max(names) + 1, array.shape[slice_axis]).numpy()
+    known = {label for label in names if table[label].any()}
+    moved = np.moveaxis(array, slice_axis, -1)
+    drawn = np.isin(moved, list(names))  # other values are refused later, with their counts
+    keep = ~drawn | table[np.where(drawn, moved, 0), np.arange(moved.shape[-1])]
+    return np.ascontiguousarray(np.moveaxis(np.where(keep, moved, 0).astype(array.dtype), -1, slice_axis)), known

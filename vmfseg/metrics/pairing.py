@@ -37,6 +37,7 @@ _COLUMNS = {
     "ED": ("ed",),
     "ES": ("es",),
     "annotated": ("annotated",),
+    "slices": ("slices",),
 }
 
 
@@ -68,11 +69,13 @@ class SubjectInfo:
         domain: scanner, vendor or site.
         frames: phase and frame number of 4-D files.
         annotated: names or values of the classes that were annotated; ``None`` means all.
+        slices: slices that were annotated, as in ``2-13``; ``None`` means all.
     """
 
     domain: str
     frames: tuple[tuple[str, int], ...] = ()
     annotated: tuple[str, ...] | None = None
+    slices: str | None = None
 
 
 def case_name(path: StrPath) -> str | None:
@@ -131,7 +134,8 @@ def read_domains(path: StrPath) -> dict[str, SubjectInfo]:
     """Read a table with the columns ``subject`` and ``domain``.
 
     Optional columns: the frames ``ED`` and ``ES`` of 4-D files (from 0), and ``annotated``, the classes that were
-    annotated in this subject, by name or value with spaces between (empty: all). The official table of M&Ms is read
+    annotated in this subject, by name or value with spaces between (empty: all), and ``slices``, the slices that were
+    annotated (:mod:`vmfseg.transforms.annotation`; empty: all). The official table of M&Ms is read
     as it is: ``External code``, ``Vendor``, ``ED``, ``ES``.
 
     Raises:
@@ -154,7 +158,9 @@ def read_domains(path: StrPath) -> dict[str, SubjectInfo]:
     for line in reader:
         subject, domain = (_cell(line, names[key]) for key in ("subject", "domain"))
         words = _cell(line, names["annotated"]).split()
-        info = SubjectInfo(domain, _frames(path, line, names, subject), tuple(words) or None)
+        info = SubjectInfo(
+            domain, _frames(path, line, names, subject), tuple(words) or None, _cell(line, names["slices"]) or None
+        )
         if not subject or not domain or table.setdefault(subject, info) != info:
             fix = "give every subject one line and one domain"
             raise _bad_table(path, "a subject must have one domain", f"{subject or '?'}: {domain or '?'}", fix)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .labelmaps import annotated_labels, check_label_map, encode_labels, foreground_labels
+from .labelmaps import annotated_labels, check_label_map, encode_labels, foreground_labels, mask_unannotated
 from .policy import Status, image_diagonal, mask_status
 from .surface import bounding_box, check_spacing, percentile_distance, surface_distances
 
@@ -86,6 +86,8 @@ class Case:
     phase: str | None = None
     frame: int | None = None
     annotated: Iterable[int] | npt.NDArray[np.bool_] | None = None
+    slices: Any = None
+    slice_axis: int = -1
 
 
 def evaluate_volume(
@@ -94,6 +96,8 @@ def evaluate_volume(
     spacing: Sequence[float],
     labels: Mapping[int, str],
     annotated: Iterable[int] | npt.NDArray[np.bool_] | None = None,
+    slices: Any = None,
+    slice_axis: int = -1,
 ) -> list[ScoreRow]:
     r"""Score every class of a label map in millimetres on the grid it is given on.
 
@@ -110,6 +114,9 @@ def evaluate_volume(
         labels: name of every class by voxel value; 0 is background and is not scored.
         annotated: voxel values that were annotated in this subject, or a Boolean vector over the classes with the
             background at index 0; ``None`` means all.
+        slices: slices that were annotated, for all classes or for each (:mod:`vmfseg.transforms.annotation`); all
+            figures of a class are those of its annotated slices. ``None`` means all.
+        slice_axis: the axis of the arrays that ``slices`` counts.
 
     Returns:
         One row per foreground class, ordered by label.
@@ -133,6 +140,8 @@ def evaluate_volume(
         raise ValueError(f"pred must have the shape of truth {maps[1].shape}, got {maps[0].shape}. Resample it first.")
     sizes = check_spacing(spacing, 3)
     drawn = annotated_labels(annotated, names)
+    masked = [mask_unannotated(array, names, slices, slice_axis) for array in maps]
+    maps, drawn = [array for array, _ in masked], drawn & masked[0][1]
     box = bounding_box((maps[0] != 0) | (maps[1] != 0)) or (slice(0, 0),) * 3
     crops = [np.ascontiguousarray(array[box]) for array in maps]
     codes = [encode_labels(name, crop, names) for name, crop in zip(("pred", "truth"), crops, strict=True)]
@@ -188,6 +197,8 @@ def evaluate_cases(cases: Iterable[Case], labels: Mapping[int, str]) -> list[Sco
     for case in cases:
         rows.extend(
             replace(score, subject=case.subject, domain=case.domain, phase=case.phase, frame=case.frame)
-            for score in evaluate_volume(case.pred, case.truth, case.spacing, labels, case.annotated)
+            for score in evaluate_volume(
+                case.pred, case.truth, case.spacing, labels, case.annotated, case.slices, case.slice_axis
+            )
         )
     return rows

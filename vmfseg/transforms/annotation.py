@@ -133,7 +133,7 @@ def parse_slices(
     found: dict[int, list[int]] = {}
     for key, entry in table.items():
         if str(key).lower() not in known:
-            hint = did_you_mean(str(key), known).strip() or f"Known: {', '.join(labels[n] for n in labels if n)}."
+            hint = did_you_mean(str(key).lower(), known).strip() or f"Known: {', '.join(labels[n] for n in labels if n)}."
             raise ValueError(f"slices must name classes, got {key!r}. {hint}")
         found[known[str(key).lower()]] = _numbers(entry)
     everywhere = found.pop(0, None)

@@ -50,7 +50,8 @@ class BatchAugment:
     before. Bit for bit, but for the Fourier effect, which agrees to rounding; ``fourier_mode="mix"`` looks at the other
     samples, which is its purpose.
 
-    Shape: image ``(B, 1, H, W)`` in [0, 1], label ``(B, 1, H, W)``; returned in the same shapes and dtypes.
+    Shape: image ``(B, C, H, W)`` in [0, 1], label ``(B, 1, H, W)``; returned in the same shapes and dtypes. All
+    channels of a sample get the same parameters; noise is drawn for each pixel and channel.
 
     Args:
         rotation: largest angle in degrees, or (smallest, largest).
@@ -143,14 +144,14 @@ class BatchAugment:
         return out
 
     def _check(self, image: torch.Tensor, label: torch.Tensor | None, seeds: Sequence[int]) -> None:
-        if image.ndim != 4 or image.shape[1] != 1 or not image.is_floating_point():
+        if image.ndim != 4 or not image.is_floating_point():
             raise ValueError(
-                f"image must be floating point of shape (B, 1, H, W), got {image.dtype} of {tuple(image.shape)}. "
+                f"image must be floating point of shape (B, C, H, W), got {image.dtype} of {tuple(image.shape)}. "
                 "Collate slices, not volumes."
             )
-        if label is not None and label.shape != image.shape:
+        if label is not None and label.shape != image[:, :1].shape:
             raise ValueError(
-                f"label must have the image's shape {tuple(image.shape)}, got {tuple(label.shape)}. Use class indices."
+                f"label must have the shape {tuple(image[:, :1].shape)}, got {tuple(label.shape)}. Use class indices."
             )
         if len(seeds) != len(image):
             raise ValueError(f"seeds must hold one seed for each of {len(image)} samples, got {len(seeds)}.")

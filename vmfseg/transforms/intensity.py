@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Intensities of scanners without a common unit, brought to [0, 1] by percentiles."""
+"""Percentile normalization of intensities, per channel and slice or volume."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["PercentileNormalize", "PercentileNormalized"]
 
 
 class PercentileNormalize(Transform):  # type: ignore[misc]
-    r"""Clip to percentiles and scale to [0, 1], slice by slice or over the volume.
+    r"""Clip to percentiles and scale to [0, 1], slice by slice or over the volume, each channel by itself.
 
-    With the percentiles :math:`l` and :math:`u` of the slice (or volume) that :math:`x` belongs to,
+    With the percentiles :math:`l` and :math:`u` of the slice (or volume) of the channel that :math:`x` belongs to,
 
     .. math:: y = \frac{\min(\max(x, l), u) - l}{u - l}, \qquad y = 0 \text{ where } u = l .
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one chain from a loaded volume to slice space, the same in training and in inference."""
+"""Chain of transforms from a loaded volume to slice space."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def slice_space_transforms(
 
     Every step that changes the grid can be inverted (``chain.inverse`` or MONAI's ``Invertd``).
 
-    Shape: ``(1, X, Y, Z)`` in any orientation -> image ``(1, H, W, D)`` float32, label ``(1, H, W, D)`` uint8.
+    Shape: ``(C, X, Y, Z)`` in any orientation -> image ``(C, H, W, D)`` float32, label ``(1, H, W, D)`` uint8.
 
     Args:
         pixdim: in-plane spacing in mm: 1.2 for hearts, 0.5 for cords; ``None`` keeps the scanner's.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a scanner's grid to slice space and back: stack order, in-plane resampling, pad and crop.
+"""Transforms from a scanner's grid to slice space and back: stack order, in-plane resampling.
 
 Slice space is what the networks see: axes ``(H, W, D)`` = (in-plane, in-plane, slice), a common in-plane spacing, a
 common in-plane size. Each step is invertible, so a prediction goes back to the grid of the file it came from.
@@ -152,7 +152,7 @@ class InPlaneSpacing(InvertibleTransform):  # type: ignore[misc]
     MONAI's ``Spacing`` in two dimensions with the slices as channels: no value crosses from one slice to the next,
     and one grid serves all slices. The affine follows.
 
-    Shape: ``(1, H, W, D)`` -> ``(1, H', W', D)`` with ``H' = round((H - 1) * spacing / pixdim) + 1``.
+    Shape: ``(C, H, W, D)`` -> ``(C, H', W', D)`` with ``H' = round((H - 1) * spacing / pixdim) + 1``.
 
     Args:
         pixdim: spacing in mm, one number or one for each in-plane axis.
@@ -160,7 +160,7 @@ class InPlaneSpacing(InvertibleTransform):  # type: ignore[misc]
         padding_mode: what lies outside, for the outermost pixels; see ``torch.nn.functional.grid_sample``.
 
     Raises:
-        ValueError: if ``pixdim`` is not positive or the input is not a MetaTensor ``(1, H, W, D)``.
+        ValueError: if ``pixdim`` is not positive or the input is not a MetaTensor ``(C, H, W, D)``.
 
     Example:
         >>> volume = MetaTensor(torch.zeros(1, 101, 81, 12), affine=np.diag([1.5, 1.5, 9.0, 1.0]))

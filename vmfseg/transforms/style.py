@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes of appearance for whole batches, one strength a sample: gamma, contrast, coil bias, Fourier style, blur.
+"""Intensity changes of whole batches, one strength a sample: gamma, contrast, coil bias, Fourier style, blur.
 
 Plain functions of a batch and per-sample parameters, without randomness: :class:`vmfseg.transforms.BatchAugment` draws
 the parameters. They stand for what differs between scanners while the anatomy stays. Images are expected in [0, 1].
 
-Shape, everywhere: images ``(B, 1, H, W)``, parameters ``(B,)`` unless stated.
+Shape, everywhere: images ``(B, C, H, W)``, parameters ``(B,)`` unless stated.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def scale_amplitude(images: torch.Tensor, log_factors: torch.Tensor) -> torch.Te
     with _one_thread():
         spectrum = torch.fft.rfft2(images)
     rows = torch.arange(-half, half + 1, device=images.device) % images.shape[-2]
-    spectrum[:, 0, rows, : half + 1] *= factors.exp()
+    spectrum[:, :, rows, : half + 1] *= factors.exp()[:, None]
     with _one_thread():
         out: torch.Tensor = torch.fft.irfft2(spectrum, s=images.shape[-2:])
     return out
@@ -119,10 +119,10 @@ def mix_amplitude(images: torch.Tensor, partner: torch.Tensor, weight: torch.Ten
     with _one_thread():
         spectrum = torch.fft.rfft2(images)
     rows = torch.arange(-half, half + 1, device=images.device) % images.shape[-2]
-    low = spectrum[:, 0, rows, : half + 1]
+    low = spectrum[:, :, rows, : half + 1]
     amplitude = low.abs()
-    blended = torch.lerp(amplitude, amplitude[partner], weight.to(images.device)[:, None, None])
-    spectrum[:, 0, rows, : half + 1] = torch.polar(blended, low.angle())
+    blended = torch.lerp(amplitude, amplitude[partner], _per_sample(weight.to(images.device)))
+    spectrum[:, :, rows, : half + 1] = torch.polar(blended, low.angle())
     with _one_thread():
         out: torch.Tensor = torch.fft.irfft2(spectrum, s=images.shape[-2:])
     return out
@@ -149,8 +149,10 @@ def blur(images: torch.Tensor, sigma: torch.Tensor, kernel_size: int = 5) -> tor
     weights = weights / weights.sum(dim=1, keepdim=True)
     height, width = images.shape[-2:]
     out = torch.empty_like(images)
-    for sample, target, kernel in zip(images.split(1), out[:, 0], weights.tolist(), strict=True):
-        padded = F.pad(sample, (half,) * 4, mode="reflect")[0, 0]
+    planes = images.flatten(0, 1).split(1)
+    kernels = [kernel for kernel in weights.tolist() for _ in range(images.shape[1])]
+    for plane, target, kernel in zip(planes, out.flatten(0, 1), kernels, strict=True):
+        padded = F.pad(plane[None], (half,) * 4, mode="reflect")[0, 0]
         rows = padded[:height] * kernel[0]
         for k in range(1, kernel_size):
             rows.add_(padded[k : k + height], alpha=kernel[k])

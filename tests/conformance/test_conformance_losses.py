@@ -68,7 +68,7 @@ def test_the_mean_does_not_depend_on_the_batch_size(copies):
 def test_clustering_trains_the_kernels_and_never_the_encoder():
     net = VMFNet(channels=(4, 6, 8), num_kernels=3, hidden_channels=4)
     image = torch.rand(2, 1, 16, 16)
-    terms = VMFLoss("unsupervised")(net(image, return_parts=True), image)
+    terms = VMFLoss("unsupervised")(net(image, return_parts=True), {"image": image})
     assert set(terms) == {"clustering"}
     terms["clustering"].backward()
     assert net.kernels.weight.grad.abs().max() > 0
@@ -190,8 +190,9 @@ def test_terms_and_weights_of_the_five_settings(setting, labelled, unlabelled):
         "cross_pseudo": CrossPseudoLoss()(parts.logits, partner),
     }
     loss = VMFLoss(setting)
-    for given, expected in ((label, labelled), (None, unlabelled)):
-        terms = loss(parts, image, given, presence, partner=partner)
+    batch = {"image": image, "presence": presence, "partner": partner}
+    for given, expected in (({"label": label}, labelled), ({}, unlabelled)):
+        terms = loss(parts, {**batch, **given})
         assert set(terms) == set(expected)
         for name, weight in expected.items():
             assert terms[name].item() == pytest.approx(weight * raw[name].item(), rel=1e-5)

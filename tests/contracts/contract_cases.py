@@ -33,11 +33,11 @@ from vmfseg.networks import (
 
 # Exports that are no modules, and the file that tests them.
 OTHER_NETWORK_EXPORTS = {
-    "FeatureEncoder": "tests/networks/test_networks_vmf_net.py",
     "VMFMixture": "tests/networks/test_networks_mixture.py",
     "VMFParts": "tests/networks/test_networks_vmf_net.py",
     "load_encoder": "tests/networks/test_networks_pretraining.py",
     "log_vmf_normalizer": "tests/networks/test_networks_distribution.py",
+    "network_parts": "tests/networks/test_networks_parts.py",
 }
 
 
@@ -204,7 +204,7 @@ class AllTerms(nn.Module):
         partner: Any,
     ) -> torch.Tensor:
         parts = VMFParts(scores, features, torch.empty(0), kernels, reconstruction, presence)
-        terms = self.loss(parts, image, label, truth, partner=partner)
+        terms = self.loss(parts, {"image": image, "label": label, "presence": truth, "partner": partner})
         assert set(terms) == set(VMFLoss.TERMS)
         return torch.stack([term.double() for term in terms.values()]).sum()
 

@@ -34,12 +34,10 @@ class PlainNet(nn.Module):
 class MeanLoss:
     """Two mean terms, the second without any label."""
 
-    def __call__(
-        self, parts: VMFParts, image: torch.Tensor, label: torch.Tensor | None = None, **targets: Any
-    ) -> dict[str, torch.Tensor]:
+    def __call__(self, parts: VMFParts, batch: dict[str, Any]) -> dict[str, torch.Tensor]:
         terms = {"quiet": parts.features.square().mean()}
-        if label is not None:
-            terms["fit"] = (parts.logits[:, :1] - label).square().mean()
+        if "label" in batch:
+            terms["fit"] = (parts.logits[:, :1] - batch["label"]).square().mean()
         return terms
 
 

@@ -17,7 +17,9 @@ from vmfseg.losses import VMFLoss
 
 def _trainer(nets, data, loss, lr=0.1, **kwargs):
     optimizers = [torch.optim.SGD(net.parameters(), lr) for net in nets]
-    return CrossPseudoTrainer("cpu", 1, data, nets, optimizers, loss, **kwargs)
+    return CrossPseudoTrainer(
+        nets, optimizers, device="cpu", max_epochs=1, train_data_loader=data, loss_function=loss, **kwargs
+    )
 
 
 def _pseudo_dice(student, teacher):
@@ -60,9 +62,9 @@ def test_no_gradient_reaches_the_teacher(vmf_net, batches):
     seen = []
 
     class OneSided(VMFLoss):
-        def forward(self, parts, image, label=None, partner=None, **targets):
-            assert not partner.requires_grad
-            terms = super().forward(parts, image, label, partner=partner, **targets)
+        def forward(self, parts, batch):
+            assert not batch["partner"].requires_grad
+            terms = super().forward(parts, batch)
             seen.append(parts)
             return terms if len(seen) == 1 else {"nothing": 0.0 * parts.logits.detach().sum().requires_grad_()}
 

@@ -10,6 +10,7 @@ import torch
 from ignite.engine import Events
 from monai.engines import SupervisedTrainer
 from monai.engines.utils import IterationEvents
+from monai.networks.nets import UNet
 from torch.nn import functional as F
 
 from vmfseg.engines import SemiSupervisedTrainer
@@ -144,15 +145,55 @@ def test_a_loss_without_any_term_is_refused(vmf_net, batches):
         trainer.run()
 
 
-def test_targets_of_the_batch_reach_the_loss(plain_net, batches):
+def test_all_of_the_batch_reaches_the_loss(plain_net, batches):
     batch = {**batches((True,))[0], "presence": torch.ones(2, 3, dtype=torch.bool), "weight": torch.ones(2)}
     seen = {}
 
-    def loss(parts, image, label, **targets):
-        seen.update(targets)
+    def loss(parts, given):
+        seen.update(given)
         return {"fit": parts.logits.mean()}
 
     net = plain_net()
     SemiSupervisedTrainer("cpu", 1, [batch], net, torch.optim.SGD(net.parameters(), 0.1), loss).run()
-    assert list(seen) == ["presence"]
+    assert seen.keys() == batch.keys()
     assert torch.equal(seen["presence"], batch["presence"])
+    assert seen["sample"] == batch["sample"]
+
+
+def test_a_network_of_monai_learns_from_labelled_batches(batches):
+    """Logits alone: the terms that need no part apply, and equal a step of MONAI's own trainer."""
+    net = UNet(2, 1, 4, (4, 8), (2,), norm=None)
+    twin = copy.deepcopy(net)
+    batch = batches((True,))[0]
+    loss = VMFLoss({"cross_entropy": 1.0})
+    SemiSupervisedTrainer("cpu", 1, [batch], net, torch.optim.SGD(net.parameters(), 0.1), loss).run()
+    SupervisedTrainer(
+        "cpu", 1, [batch], twin, torch.optim.SGD(twin.parameters(), 0.1),
+        lambda logits, label: F.cross_entropy(logits, label[:, 0]),
+    ).run()  # fmt: skip
+    for (name, ours), theirs in zip(net.named_parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6, msg=name)
+
+
+class Doubled(SemiSupervisedTrainer):
+    """A method with an objective of its own."""
+
+    def compute_terms(self, batch):
+        logits = self.network(batch["image"])
+        return logits, {"own": 2 * logits.square().mean()}
+
+
+def test_a_method_overrides_the_terms_and_inherits_the_rest(plain_net, batches, snapshot, same):
+    net, outputs = plain_net(), []
+    before = snapshot(net)
+    trainer = Doubled(
+        "cpu", 1, batches((False,) * 4), net, torch.optim.SGD(net.parameters(), 0.1), None, accumulation_steps=2
+    )
+    trainer.add_event_handler(Events.ITERATION_COMPLETED, lambda engine: outputs.append(dict(engine.state.output)))
+    fired = _log_events(trainer)
+    trainer.run()
+    assert [sorted(output) for output in outputs] == [["image", "loss", "own", "pred"]] * 4
+    assert torch.equal(outputs[0]["loss"], outputs[0]["own"])
+    assert torch.equal(outputs[0]["own"], outputs[0]["own"].detach())
+    assert same(before, snapshot(net))
+    assert len(fired) == 1 + 2 + 4 * 6 + 1

@@ -61,14 +61,17 @@ def test_the_clip_acts_on_the_accumulated_gradient(plain_net, mean_loss, batches
     clip, kwargs = GradientClipHandler(0.01), {"accumulation_steps": 2}
     before = copy.deepcopy(nets[0])
     if cross:
-        trainer = CrossPseudoTrainer("cpu", 1, data, nets, optimizers, mean_loss, train_handlers=[clip], **kwargs)
+        trainer = CrossPseudoTrainer(
+            nets, optimizers, device="cpu", max_epochs=1, train_data_loader=data, loss_function=mean_loss,
+            train_handlers=[clip], **kwargs,
+        )  # fmt: skip
     else:
         trainer = SemiSupervisedTrainer(
             "cpu", 1, data, nets[0], optimizers[0], mean_loss, train_handlers=[clip], **kwargs
         )
     trainer.run()
 
-    losses = [sum(mean_loss(before(b["image"], True), b["image"], b["label"]).values()) for b in data]
+    losses = [sum(mean_loss(before(b["image"], True), b).values()) for b in data]
     gradients = torch.autograd.grad(sum(losses) / 2, list(before.parameters()))
     for old, new, gradient in zip(before.parameters(), nets[0].parameters(), gradients, strict=True):
         torch.testing.assert_close(new, old - gradient.clamp(-0.01, 0.01), rtol=1e-5, atol=1e-7)

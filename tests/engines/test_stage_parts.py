@@ -9,16 +9,22 @@ import json
 import numpy as np
 import pytest
 import torch
+from monai.bundle import ConfigParser
 from monai.transforms import Lambda
 from safetensors.torch import load_file
 
 from vmfseg.data import InterleavedLoader, SliceDataset, SliceLoader
 from vmfseg.engines import KernelStage, PretrainingStage, SemiSupervisedTrainer, TrainingStage
-from vmfseg.engines.stages import choose_assignment, kernel_table, publish_model, sample_features
+from vmfseg.engines.stages.assignment import choose_assignment, kernel_table
+from vmfseg.engines.stages.kernels import sample_features
+from vmfseg.engines.stages.training import publish_model
 from vmfseg.handlers import ModelSelection
 from vmfseg.losses import VMFLoss
-from vmfseg.networks import VMFNet
+from vmfseg.model import Model
+from vmfseg.model.definitions import record_definitions
 from vmfseg.utils import VmfError
+
+record_definitions()  # as the import of vmfseg.bundle does
 
 
 def _volume(row):
@@ -39,8 +45,21 @@ def _loader(labeled=True, batch_size=2, **more):
     return SliceLoader(SliceDataset(_rows(labeled=labeled, **more), Lambda(_volume)), batch_size=batch_size, seed=1)
 
 
+def _made(**definition):
+    """Build an object as a config does, so that its definition is known."""
+    return ConfigParser({"made": definition}).get_parsed_content("made")
+
+
 def _net(seed=0, **kwargs):
-    return VMFNet(channels=(4, 8, 8), num_kernels=4, hidden_channels=4, seed=seed, **kwargs)
+    tiny = {"channels": [4, 8, 8], "num_kernels": 4, "hidden_channels": 4, "seed": seed}
+    return _made(_target_="vmfseg.networks.VMFNet", **tiny, **kwargs)
+
+
+def _about():
+    """Return what a model is made of beside its network: preprocessing, postprocessing, labels."""
+    before = _made(_target_="Compose", transforms=[{"_target_": "vmfseg.transforms.ToSliceStackd", "keys": "image"}])
+    after = _made(_target_="Compose", transforms=[{"_target_": "AsDiscreted", "keys": "pred", "argmax": True}])
+    return before, after, {"0": "background", "1": "LV", "2": "MYO", "3": "RV"}
 
 
 # --- pre-training
@@ -101,7 +120,7 @@ def test_zero_iterations_leave_the_encoder(tmp_path, snapshot, same):
 
 
 def test_a_network_without_our_encoder_is_refused():
-    with pytest.raises(ValueError, match="networks must have a VMFEncoder to pre-train"):
+    with pytest.raises(ValueError, match="networks must have an encoder to pre-train, got Conv2d without"):
         PretrainingStage(torch.nn.Conv2d(1, 1, 1), None, iterations=1)
 
 
@@ -210,8 +229,8 @@ def _training(tmp_path, net, mode="last", epochs=3, handlers=(), fused=False, **
         "cpu", epochs, loader, net, optimizer, VMFLoss("vmfnet"), train_handlers=list(handlers)
     )
     stage = TrainingStage(
-        trainer, net, ModelSelection(net, mode), {"network": net, "optimizer": optimizer},
-        ckpt_dir=tmp_path / "models", manifest={"seed": 0, "protocol": "clean"}, **kwargs,
+        trainer, net, *_about(), ModelSelection(net, mode), {"network": net, "optimizer": optimizer},
+        ckpt_dir=tmp_path / "models", bundle="tiny", version="1.2", **kwargs,
     )  # fmt: skip
     return stage, trainer
 
@@ -227,12 +246,20 @@ def test_training_writes_a_model_that_monai_and_safetensors_read(tmp_path):
     assert state.keys() == other.keys() == net.state_dict().keys()
     assert all(torch.equal(state[k], other[k]) and torch.equal(state[k], net.state_dict()[k]) for k in state)
     manifest = json.loads((tmp_path / "models" / "manifest.json").read_text())
-    assert manifest["seed"] == 0
+    assert (manifest["name"], manifest["version"]) == ("tiny", "1.2")
+    assert manifest["selection"] == {"mode": "last", "source_validation_dice": None, "epoch": 3}
+    assert manifest["network"]["channels"] == [4, 8, 8]
+    assert [step["_target_"] for step in manifest["preprocessing"]] == ["vmfseg.transforms.ToSliceStackd"]
+    assert manifest["input"] == {"channels": 1, "shape": [16, 16]}
     assert torch.__version__.startswith(manifest["versions"]["torch"].split("+")[0])
     assert str(tmp_path) not in json.dumps(manifest)
     fresh = _net(9)
     _training(tmp_path, fresh)[0].load(folder)
     assert all(torch.equal(state[k], v) for k, v in fresh.state_dict().items())
+    again = Model.load(tmp_path / "models").build_network()
+    image = torch.rand(1, 1, 16, 16)
+    with torch.no_grad():
+        assert torch.equal(again(image), net.eval()(image))
 
 
 class Kill:
@@ -279,7 +306,7 @@ def test_kernels_are_assigned_where_the_head_asks_for_it(tmp_path):
     loader = InterleavedLoader(_loader(), None, steps_per_epoch=2)
     optimizer = torch.optim.Adam(net.parameters(), 1e-3)
     trainer = SemiSupervisedTrainer("cpu", 1, loader, net, optimizer, VMFLoss({"clustering": 1.0}))
-    arguments = (trainer, net, ModelSelection(net, "last"), {"network": net})
+    arguments = (trainer, net, *_about(), ModelSelection(net, "last"), {"network": net})
     with pytest.raises(ValueError, match="assignment_loader must be given"):
         TrainingStage(*arguments).run(tmp_path / "x", resume=False)
     TrainingStage(*arguments, assignment_loader=_loader()).run(tmp_path / "t", resume=False)
@@ -288,16 +315,56 @@ def test_kernels_are_assigned_where_the_head_asks_for_it(tmp_path):
     assert 0 <= manifest["assignment"]["source_soft_dice"] <= 1
 
 
-def test_a_class_that_no_mask_shows_is_refused_before_anything_runs(tmp_path):
-    net = _net()
-    trainer = SemiSupervisedTrainer(
-        "cpu", 1, _loader(classes=2), net, torch.optim.Adam(net.parameters()), VMFLoss("vmfnet")
-    )
+def test_what_fits_passes_the_check_and_leaves_the_network_as_it_was(tmp_path, snapshot, same):
+    net = _net().train()
+    stage, _ = _training(tmp_path, net)
+    before = snapshot(net)
+    stage.check()
+    assert net.training
+    assert same(before, snapshot(net)) == []
+    assert not list(tmp_path.iterdir())
+
+
+def _stage(net, loss, loader=None):
+    optimizer = torch.optim.Adam(net.parameters())
+    trainer = SemiSupervisedTrainer("cpu", 1, loader or _loader(), net, optimizer, loss)
+    return TrainingStage(trainer, net, *_about(), ModelSelection(net), {})
+
+
+def _unet(out_channels):
+    arguments = {"spatial_dims": 2, "in_channels": 1, "channels": [4, 8], "strides": [2]}
+    return _made(_target_="monai.networks.nets.UNet", out_channels=out_channels, **arguments)
+
+
+def test_a_class_that_no_mask_shows_is_refused():
     with pytest.raises(VmfError) as caught:
-        TrainingStage(trainer, net, ModelSelection(net), {})
+        _stage(_net(), VMFLoss("vmfnet"), _loader(classes=2)).check()
     assert caught.value.code == "VMF294"
     assert caught.value.subject == "class 3"
     assert caught.value.exit_code == 3
+
+
+@pytest.mark.parametrize("outputs", [3, 5])
+def test_a_network_with_another_number_of_outputs_is_refused(outputs):
+    with pytest.raises(VmfError) as caught:
+        _stage(_unet(outputs), VMFLoss({"dice": 1.0})).check()
+    assert caught.value.code == "VMF350"
+    assert caught.value.found == f"{outputs} output channels"
+    assert "out_channels to 4" in caught.value.fix
+
+
+@pytest.mark.parametrize("term", ["reconstruction", "clustering", "presence"])
+def test_a_term_without_its_part_is_refused_by_name(term):
+    with pytest.raises(ValueError, match=rf"weights\['{term}'\] must be 0 for a network without"):
+        _stage(_unet(4), VMFLoss({"dice": 1.0, term: 0.1})).check()
+    _stage(_unet(4), VMFLoss({"dice": 1.0, term: 0.0})).check()
+
+
+def test_a_network_that_no_config_made_is_refused():
+    with pytest.raises(VmfError) as caught:
+        _stage(torch.nn.Conv2d(1, 4, 1), VMFLoss({"dice": 1.0})).check()
+    assert caught.value.code == "VMF320"
+    assert caught.value.found == "torch.nn.modules.conv.Conv2d"
 
 
 # --- publishing

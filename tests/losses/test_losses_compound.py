@@ -21,15 +21,20 @@ def parts(batch=2, **changes):
 IMAGE, LABEL, PRESENCE = torch.rand(2, 1, 8, 8), torch.ones(2, 1, 8, 8), torch.ones(2, 3)
 
 
+def batch(image, label=None, presence=None, annotated=None):
+    given = {"image": image, "label": label, "presence": presence, "annotated": annotated}
+    return {key: value for key, value in given.items() if value is not None}
+
+
 def test_only_named_terms_are_computed_and_a_weight_of_zero_switches_off():
-    terms = VMFLoss({"dice": 2.0, "clustering": 0.0})(parts(), IMAGE, LABEL)
+    terms = VMFLoss({"dice": 2.0, "clustering": 0.0})(parts(), batch(IMAGE, LABEL))
     assert set(terms) == {"dice"}
 
 
 def test_an_unlabelled_batch_may_have_other_weights():
     loss = VMFLoss("vmfnet", unlabeled_weights={"reconstruction": 0.1})
     given = parts()
-    labelled, unlabelled = loss(given, IMAGE, LABEL), loss(given, IMAGE)
+    labelled, unlabelled = loss(given, batch(IMAGE, LABEL)), loss(given, batch(IMAGE))
     torch.testing.assert_close(unlabelled["reconstruction"], 0.1 * labelled["reconstruction"])
     torch.testing.assert_close(unlabelled["clustering"], labelled["clustering"])
     assert "dice" not in unlabelled
@@ -38,10 +43,10 @@ def test_an_unlabelled_batch_may_have_other_weights():
 def test_a_ramp_scales_its_term_and_only_that():
     given, plain = parts(), VMFLoss("vmfnet")
     loss = VMFLoss("vmfnet", ramps={"reconstruction": [0.2, 0.6]})
-    whole = plain(given, IMAGE, LABEL)
+    whole = plain(given, batch(IMAGE, LABEL))
     for progress, factor in ((0.0, 0.0), (0.2, 0.0), (0.3, 0.25), (0.6, 1.0), (1.0, 1.0)):
         loss.progress = progress
-        terms = loss(given, IMAGE, LABEL)
+        terms = loss(given, batch(IMAGE, LABEL))
         assert set(terms) == set(whole)
         torch.testing.assert_close(terms["reconstruction"], factor * whole["reconstruction"])
         torch.testing.assert_close(terms["dice"], whole["dice"])
@@ -65,7 +70,7 @@ def test_a_shorter_label_belongs_to_the_first_images():
     given = parts(batch=4)
     image, label = torch.rand(4, 1, 8, 8), torch.randint(4, (2, 1, 8, 8))
     terms = VMFLoss({"dice": 1.0, "cross_entropy": 1.0, "reconstruction": 1.0})(
-        given._replace(reconstruction=image + 1), image, label
+        given._replace(reconstruction=image + 1), batch(image, label)
     )
     torch.testing.assert_close(terms["dice"], MaskedDiceLoss()(given.logits[:2], label))
     assert terms["reconstruction"].item() == pytest.approx(1.0, abs=1e-6)
@@ -73,13 +78,13 @@ def test_a_shorter_label_belongs_to_the_first_images():
 
 def test_presence_labels_may_belong_to_the_first_images_only():
     given, truth = parts(batch=4), torch.tensor([[1, 0, 1], [0, 0, 0]])
-    terms = VMFLoss({"presence": 1.0})(given, torch.rand(4, 1, 8, 8), None, truth)
+    terms = VMFLoss({"presence": 1.0})(given, batch(torch.rand(4, 1, 8, 8), None, truth))
     torch.testing.assert_close(terms["presence"], (given.presence[:2] - truth).abs().mean())
 
 
 def test_presence_of_anything_is_one_number_an_image():
     given, truth = parts(presence=torch.randn(2, 1)), torch.tensor([[0, 0, 1], [0, 0, 0]])
-    terms = VMFLoss("weak", presence_any=True)(given, IMAGE, None, truth)
+    terms = VMFLoss("weak", presence_any=True)(given, batch(IMAGE, None, truth))
     torch.testing.assert_close(terms["presence"], (given.presence - torch.tensor([[1.0], [0.0]])).abs().mean())
 
 
@@ -88,13 +93,13 @@ def test_flags_reach_dice_and_cross_entropy():
     annotated = torch.tensor([[True, True, False, True]] * 2)
     for term in ("dice", "cross_entropy"):
         with_flags, without = (
-            VMFLoss({term: 1.0})(parts(logits=logits), IMAGE, LABEL, annotated=flags)[term]
+            VMFLoss({term: 1.0})(parts(logits=logits), batch(IMAGE, LABEL, annotated=flags))[term]
             for flags in (annotated, None)
         )
         assert with_flags != without or term == "cross_entropy"  # a label without zeros has nothing to pool
     zeros = torch.zeros_like(LABEL)
     pooled, plain = (
-        VMFLoss({"cross_entropy": 1.0})(parts(logits=logits), IMAGE, zeros, annotated=flags)["cross_entropy"]
+        VMFLoss({"cross_entropy": 1.0})(parts(logits=logits), batch(IMAGE, zeros, annotated=flags))["cross_entropy"]
         for flags in (annotated, None)
     )
     assert pooled < plain
@@ -108,7 +113,7 @@ def test_choices_of_the_reference_code_are_options():
         cross_entropy_on="probabilities",
         clustering_reduction="sum",
     )
-    terms = loss(given._replace(logits=torch.zeros(2, 4, 8, 8)), IMAGE, LABEL)
+    terms = loss(given._replace(logits=torch.zeros(2, 4, 8, 8)), batch(IMAGE, LABEL))
     assert terms["cross_entropy"].item() == pytest.approx(1.3863, abs=5e-5)
     torch.testing.assert_close(
         terms["clustering"], VMFClusteringLoss("sum", one_minus=True)(given.features, given.kernels)
@@ -143,8 +148,8 @@ def test_bad_arguments_are_named(kwargs, message):
 @pytest.mark.parametrize(
     ("setting", "given", "image", "label", "presence", "message"),
     [
-        ("vmfnet", {"reconstruction": None}, IMAGE, None, None, r"the network has no composer\. Use reconstruct=True"),
-        ("weak", {"presence": None}, IMAGE, None, PRESENCE, r"the network has no presence head\. Use presence='masks'"),
+        ("vmfnet", {"reconstruction": None}, IMAGE, None, None, r"weights\['reconstruction'\] must be 0 for a network without reconstruction, got 1\.0\. Use VMFNet with"),
+        ("weak", {"presence": None}, IMAGE, None, PRESENCE, r"weights\['presence'\] must be 0 .* presence, got 1\.0\. Use VMFNet with presence='masks'"),
         (
             "weak",
             {},
@@ -175,7 +180,18 @@ def test_bad_arguments_are_named(kwargs, message):
 )
 def test_what_does_not_fit_is_refused(setting, given, image, label, presence, message):
     with pytest.raises(ValueError, match=message):
-        VMFLoss(setting)(parts(**given), image, label, presence)
+        VMFLoss(setting)(parts(**given), batch(image, label, presence))
+
+
+@pytest.mark.parametrize("part", ["kernels", "reconstruction", "presence"])
+def test_every_term_names_the_part_that_it_needs_even_where_only_unlabelled_batches_have_it(part):
+    term = {"kernels": "clustering"}.get(part, part)
+    loss = VMFLoss({"dice": 1.0}, unlabeled_weights={term: 0.5})
+    lacking = VMFParts(torch.randn(2, 4, 8, 8))  # of any network that gives logits alone
+    with pytest.raises(ValueError, match=rf"weights\['{term}'\] must be 0 for a network without {part}, got 0\.5"):
+        loss(lacking, batch(IMAGE, LABEL))
+    assert set(VMFLoss({"dice": 1.0, "cross_entropy": 1.0})(lacking, batch(IMAGE, LABEL))) == {"dice", "cross_entropy"}
+    assert VMFLoss({"dice": 1.0, term: 0.0})(lacking, batch(IMAGE, LABEL)).keys() == {"dice"}
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 8, 8), (1, 4, 8, 8), (2, 4, 8, 4)])

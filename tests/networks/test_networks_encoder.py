@@ -5,7 +5,8 @@ from monai.networks.nets import UNet, resnet10
 from torch import nn
 from torch.nn import functional as F
 
-from vmfseg.networks import BackboneEncoder, FeatureEncoder, VMFEncoder, VMFNet
+from vmfseg.networks import BackboneEncoder, VMFEncoder, VMFNet
+from vmfseg.networks.parts import FeatureEncoder
 
 
 def reference_forward(encoder, x):

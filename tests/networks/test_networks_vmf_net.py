@@ -3,7 +3,8 @@ import pytest
 import torch
 from torch import nn
 
-from vmfseg.networks import FeatureEncoder, VMFEncoder, VMFNet, VMFParts
+from vmfseg.networks import VMFEncoder, VMFNet, VMFParts
+from vmfseg.networks.parts import FeatureEncoder
 
 
 def small(**kwargs):

@@ -35,9 +35,12 @@ class ReconstructionUNet(nn.Module):
         torch.Size([1, 1, 16, 16])
     """
 
+    __constants__ = ("has_skips",)  # TorchScript leaves the other way out
+
     def __init__(self, encoder: VMFEncoder | BackboneEncoder | None = None) -> None:
         super().__init__()
         self.encoder = VMFEncoder() if encoder is None else encoder
+        self.has_skips = isinstance(self.encoder, VMFEncoder)
         dims, width = self.encoder.spatial_dims, self.encoder.feature_channels
         self.ups = nn.ModuleList()
         if not isinstance(self.encoder, VMFEncoder):
@@ -55,10 +58,10 @@ class ReconstructionUNet(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the reconstruction of ``x``."""
-        if not isinstance(self.encoder, VMFEncoder):
+        if not self.has_skips:
             decoded: torch.Tensor = self.out(self.encoder(x))
             return decoded
-        maps = self.encoder.pyramid(x)
+        maps: list[torch.Tensor] = self.encoder.pyramid(x)  # type: ignore[operator]
         y = maps[0]
         for k, up in enumerate(self.ups):  # TorchScript cannot zip modules with tensors
             y = up(y, maps[k + 1])

@@ -50,7 +50,7 @@ def _text(old: str, new: str) -> Callable[[str], str]:
 
 
 MUTATED = [  # change of train.json, words of the command line, exit code, what the message must have
-    pytest.param(_edit(), ["--sead", "3"], 2, ["VMF110", "sead", "Did you mean 'seed'?"], id="unknown key"),
+    pytest.param(_edit(), ["--set", "sead=3"], 2, ["VMF110", "sead", "Did you mean 'seed'?"], id="unknown key"),
     pytest.param(
         _edit(network_def__kappa="@sead"), [], 4,
         ["VMF311", "train.json: network_def::kappa", "@sead", "Did you mean 'seed'?"], id="reference",
@@ -106,10 +106,10 @@ MUTATED = [  # change of train.json, words of the command line, exit code, what 
         ["VMF314", "train.json: epochs", "was never closed"], id="no Python",
     ),
     pytest.param(
-        _edit(), ["--network_def::kappa", "ten"], 4, ["VMF315", "network_def::kappa", "'ten'"], id="value of an option"
+        _edit(), ["--set", "network_def::kappa=ten"], 4, ["VMF315", "network_def::kappa", "'ten'"], id="value of an option"
     ),
-    pytest.param(_edit(), ["--+seed", "3"], 4, ["VMF319", "+seed"], id="merge of a number"),
-    pytest.param(_edit(), ["--nothing::here", "3"], 2, ["VMF110", "nothing::here"], id="no parent"),
+    pytest.param(_edit(), ["--set", "+seed=3"], 4, ["VMF319", "+seed"], id="merge of a number"),
+    pytest.param(_edit(), ["--set", "nothing::here=3"], 2, ["VMF110", "nothing::here"], id="no parent"),
 ]  # fmt: skip
 
 

@@ -83,7 +83,7 @@ def test_the_shown_slice_can_be_chosen(bundle, scan):
 
 @pytest.mark.parametrize(
     ("arguments", "code"),
-    [({"frame": 5}, "VMF235"), ({"slice_index": 9}, "VMF175"), ({"checkpoint": "no.pt"}, "VMF335")],
+    [({"frame": 5}, "VMF235"), ({"slice_index": 9}, "VMF176"), ({"checkpoint": "no.pt"}, "VMF335")],
     ids=["frame", "slice", "weights"],
 )
 def test_what_is_not_there_is_named(bundle, scan, arguments, code):

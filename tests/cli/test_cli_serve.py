@@ -33,7 +33,7 @@ def serve(*words, **environment):
         pytest.param(("--host", "192.168.1.5"), "VMF195", id="a network"),
         pytest.param(("--host", "example.org"), "VMF195", id="a name"),
         pytest.param(("--token", "short"), "VMF195", id="short token"),
-        pytest.param(("--host", "127.0.0.1"), "VMF295", id="no studies"),
+        pytest.param(("--host", "127.0.0.1"), "VMF279", id="no studies"),
     ],
 )
 def test_refused_before_it_listens(bundle, tmp_path, words, code):
@@ -46,7 +46,7 @@ def test_unknown_bundle_and_taken_port_are_named(bundle, tmp_path):
     assert serve("nothing", "--studies", tmp_path, "--port", 0).exception.code == "VMF330"
     with socket.create_server(("127.0.0.1", 0)) as taken:
         result = serve(bundle, "--studies", tmp_path, "--port", taken.getsockname()[1])
-    assert result.exception.code == "VMF502"
+    assert result.exception.code == "VMF543"
 
 
 def test_a_missing_package_is_named_with_the_command(monkeypatch):

@@ -89,7 +89,7 @@ WRONG = [
     pytest.param("image,domain\nimages/a.nii.gz,x\n", None, "VMF280", "labels.json", id="no-classes"),
     pytest.param("image,domain,frame\nimages/a.nii.gz,x,two\n", LABELS, "VMF285", "whole number", id="frame"),
     pytest.param("image,domain,annotated\nimages/a.nii.gz,x,LV\n", LABELS, "VMF285", "class numbers", id="annotated"),
-    pytest.param("image,domain\nimages/a.nii.gz,x,y,z\n", LABELS, "VMF285", "line 2 has 4 cells", id="cells"),
+    pytest.param("image,domain\nimages/a.nii.gz,x,y,z\n", LABELS, "VMF278", "line 2 has 4 cells", id="cells"),
 ]
 
 

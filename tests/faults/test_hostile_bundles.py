@@ -23,7 +23,7 @@ from vmfseg.bundle import inspect_bundle, read_overlay, require_trusted
 from vmfseg.bundle.compile import compile_bundle
 from vmfseg.bundle.new import new_bundle
 from vmfseg.cli.main import app
-from vmfseg.cli.train import train_bundle
+from vmfseg.cli.train_command import train_bundle
 from vmfseg.model.weights import read_tensors
 from vmfseg.utils import VmfError
 from vmfseg.utils.weights import check_weights

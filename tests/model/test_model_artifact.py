@@ -40,13 +40,13 @@ HOSTILE = [
     pytest.param({"kappa": f"$open('{CANARY}', 'w')"}, "VMF322", id="expression"),
     pytest.param({"kappa": "%common.json::kappa"}, "VMF322", id="macro"),
     pytest.param({"kappa": "@channels"}, "VMF322", id="reference"),
-    pytest.param({"_target_": "os.system", "command": f"touch {CANARY}"}, "VMF321", id="function of os"),
-    pytest.param({"_target_": "monai.networks.nets.os.system"}, "VMF321", id="through a module of MONAI"),
-    pytest.param({"_target_": "builtins.open", "file": CANARY, "mode": "w"}, "VMF321", id="builtin"),
-    pytest.param({"encoder": {"_target_": "pathlib.Path", "args": [CANARY]}}, "VMF321", id="nested"),
-    pytest.param({"encoder": {"_target_": "torch.load", "f": CANARY}}, "VMF321", id="loads a pickle"),
-    pytest.param({"_target_": "monai.networks.nets.get_pretrained_resnet_medicalnet"}, "VMF321", id="downloads"),
-    pytest.param({"_target_": "vmfseg.model.Predictor.from_bundle"}, "VMF321", id="another class of ours"),
+    pytest.param({"_target_": "os.system", "command": f"touch {CANARY}"}, "VMF418", id="function of os"),
+    pytest.param({"_target_": "monai.networks.nets.os.system"}, "VMF418", id="through a module of MONAI"),
+    pytest.param({"_target_": "builtins.open", "file": CANARY, "mode": "w"}, "VMF418", id="builtin"),
+    pytest.param({"encoder": {"_target_": "pathlib.Path", "args": [CANARY]}}, "VMF418", id="nested"),
+    pytest.param({"encoder": {"_target_": "torch.load", "f": CANARY}}, "VMF418", id="loads a pickle"),
+    pytest.param({"_target_": "monai.networks.nets.get_pretrained_resnet_medicalnet"}, "VMF418", id="downloads"),
+    pytest.param({"_target_": "vmfseg.model.Predictor.from_bundle"}, "VMF418", id="another class of ours"),
     pytest.param({"no_such_argument": 1}, "VMF322", id="unknown argument"),
     pytest.param({"channels": [8]}, "VMF322", id="arguments that the network refuses"),
     pytest.param({"channels": [8, 16, 10**7]}, "VMF306", id="more than any memory holds"),
@@ -66,12 +66,12 @@ def test_a_network_is_built_from_plain_values_or_not_at_all(own_bundle, changes,
 @pytest.mark.parametrize(
     ("step", "code"),
     [
-        ({"_target_": "monai.transforms.SaveImaged", "keys": "image", "output_dir": "."}, "VMF321"),
-        ({"_target_": "LoadImaged", "keys": "image"}, "VMF321"),
+        ({"_target_": "monai.transforms.SaveImaged", "keys": "image", "output_dir": "."}, "VMF418"),
+        ({"_target_": "LoadImaged", "keys": "image"}, "VMF418"),
         ({"_target_": "Lambdad", "keys": "image", "func": f"$lambda x: open('{CANARY}', 'w')"}, "VMF322"),
-        ({"_target_": "monai.transforms.TorchVisiond", "keys": "image", "name": "ToTensor"}, "VMF321"),
+        ({"_target_": "monai.transforms.TorchVisiond", "keys": "image", "name": "ToTensor"}, "VMF418"),
         ({"_target_": "ScaleIntensityd", "keys": "image", "minv": "$0"}, "VMF322"),
-        ({"_target_": "subprocess.run", "args": ["touch", CANARY]}, "VMF321"),
+        ({"_target_": "subprocess.run", "args": ["touch", CANARY]}, "VMF418"),
         ("os.system", "VMF331"),
     ],
 )
@@ -91,7 +91,7 @@ def test_a_network_too_large_for_memory_is_refused_before_it_is_allocated(own_bu
 
 def test_targets_beyond_the_list_need_trust():
     definition = {"_target_": "collections.Counter", "red": 1}
-    assert code_of(build, definition, "network") == "VMF321"
+    assert code_of(build, definition, "network") == "VMF418"
     assert build(definition, "network", trust=True)["red"] == 1
 
 

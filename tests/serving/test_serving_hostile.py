@@ -59,7 +59,7 @@ BAD = [  # method, path, options, status, code
     pytest.param("POST", "/infer/vmfnet_mnms", body(file=("a.nii\x00.gz", GOOD)), 400, "VMF184", id="nul in file name"),
     pytest.param("POST", "/infer/vmfnet_mnms", body(file=("a.nii", b"x" * 4_100_000)), 413, "VMF190", id="huge"),
     pytest.param("POST", "/vmfseg/explain/vmfnet_mnms?image=cine&frame=7", body(), 422, "VMF235", id="explain frame"),
-    pytest.param("GET", "/vmfseg/result/0/mask.nii.gz", {}, 404, "VMF182", id="no result"),
+    pytest.param("GET", "/vmfseg/result/0/mask.nii.gz", {}, 404, "VMF199", id="no result"),
     pytest.param("PUT", "/session/", body(), 422, "VMF185", id="session without files"),
     pytest.param("PUT", "/session/?uncompress=true", body(files=("a.zip", b"PK")), 501, "VMF197", id="archive"),
     pytest.param("GET", "/session/00", {}, 404, "VMF183", id="no session"),

@@ -64,7 +64,7 @@ def test_one_frame_as_label_of_a_cine_is_not_guessed(own_server):
     server = own_server()
     files = {"label": ("l.nii", nifti_bytes(np.ones((24, 26, 3), np.uint8)))}
     assert server.request("PUT", "/datastore/label", params={"image": "cine"}, files=files).status_code == 200
-    with pytest.raises(VmfError, match="VMF234"):
+    with pytest.raises(VmfError, match="VMF237"):
         store_rows(server.service.labels)
 
 

@@ -240,6 +240,6 @@ def _text(name: str) -> str:
     path = resources.files("vmfseg.bundle") / "layers" / name
     if not path.is_file():
         raise VmfError(
-            "VMF303", subject=f"layers/{name}", rule="there is no such layer", fix="check layers/bundles.yaml"
+            "VMF329", subject=f"layers/{name}", rule="there is no such layer", fix="check layers/bundles.yaml"
         )
     return path.read_text(encoding="utf-8")

@@ -46,7 +46,7 @@ def read_itk_header(path: str, rules: ReadRules) -> VolumeHeader:
     """Read and check the header of a .nrrd or .mha file; no voxel is touched.
 
     Raises:
-        VmfError: VMF201 to VMF242, see the table of the reader.
+        VmfError: VMF201 to VMF241, see the table of the reader.
     """
     return _inspect(path, rules)[0]
 
@@ -55,7 +55,7 @@ def read_itk(path: str, rules: ReadRules) -> Stored:
     """Read a .nrrd or .mha file, header and all voxels.
 
     Raises:
-        VmfError: VMF201 to VMF242, see the table of the reader.
+        VmfError: VMF201 to VMF241, see the table of the reader.
     """
     header, start, encoding = _inspect(path, rules)
     voxels = math.prod(header.shape)

@@ -129,7 +129,7 @@ def open_backend(name: str, network: nn.Module, weights: Path, device: torch.dev
 
     Raises:
         ValueError: another name, or a device other than the CPU for what runs there only.
-        VmfError: VMF336 if there is no export, VMF337 if it was made of other weights; see the backends.
+        VmfError: VMF336 if there is no export, VMF344 if it was made of other weights; see the backends.
     """
     check_choice("backend", name, BACKENDS)
     if name == "torch":
@@ -146,7 +146,7 @@ def exported_file(name: str, weights: Path) -> Path:
     """Return the export of ``weights`` for a backend, checked to be of these very weights.
 
     Raises:
-        VmfError: VMF336 if there is none, VMF337 if it was made of other weights.
+        VmfError: VMF336 if there is none, VMF344 if it was made of other weights.
     """
     path = weights.with_name(BACKENDS[name])
     kind = name.removesuffix("-int8")
@@ -157,7 +157,7 @@ def exported_file(name: str, weights: Path) -> Path:
     made_of = read_json(note).get("weights_sha256") if note.is_file() else None
     if made_of != sha256_file(weights):
         raise VmfError(
-            "VMF337",
+            "VMF344",
             subject=str(path),
             rule="the export must be of the weights beside it",
             found="it was made of other weights" if made_of else f"no {note.name} that says of which",

@@ -191,7 +191,7 @@ def build(definition: Any, place: str, *, trust: bool = False) -> Any:
         trust: build targets that are not on the allow-list too.
 
     Raises:
-        VmfError: VMF321 for a target that is not allowed, VMF322 for arguments that it does not take or that are not
+        VmfError: VMF418 for a target that is not allowed, VMF322 for arguments that it does not take or that are not
             plain.
 
     Example:
@@ -200,7 +200,7 @@ def build(definition: Any, place: str, *, trust: bool = False) -> Any:
         torch.Size([1, 2, 8, 8])
         >>> build({"_target_": "os.system", "command": "id"}, "network")
         Traceback (most recent call last):
-        vmfseg.utils.errors.VmfError: error VMF321: only networks and transforms of MONAI and vmfseg are built...
+        vmfseg.utils.errors.VmfError: error VMF418: only networks and transforms of MONAI and vmfseg are built...
     """
     return _build(definition, place, trust, 0)
 
@@ -294,7 +294,7 @@ def _build(value: Any, place: str, trust: bool, depth: int) -> Any:
     made = _locate(target) or (pydoc.locate(target) if trust else None)
     if made is None:
         raise VmfError(
-            "VMF321",
+            "VMF418",
             subject=place,
             rule="only networks and transforms of MONAI and vmfseg are built from a model's manifest",
             found=target,

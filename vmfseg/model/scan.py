@@ -217,7 +217,7 @@ def _without_extensions(fields: Any) -> Any:
 def _check_same_grid(first: Scan, other: Scan) -> None:
     if first.header.shape != other.header.shape or not np.allclose(first.header.affine, other.header.affine, atol=1e-2):
         raise VmfError(
-            "VMF266",
+            "VMF267",
             subject=str(other.header.path),
             rule="all channels of an image must lie on one grid",
             found=f"shape {other.header.shape} beside {first.header.shape} of {first.header.path}",

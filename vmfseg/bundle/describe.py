@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a bundle is, from its own notes: read as plain values, nothing in it is executed."""
+"""Describe a bundle or a trained model by its own notes: plain values, nothing in it is executed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from vmfseg.model import Model
 from vmfseg.utils import VmfError, sha256_file
 from vmfseg.utils.io import StrPath
 
@@ -25,7 +26,7 @@ def describe_bundle(path: StrPath) -> dict[str, Any]:
     """Return what a bundle is: task, labels, inputs and outputs, settings, whether it is trained, and its figures.
 
     Args:
-        path: folder of the bundle.
+        path: folder of the bundle, or of a run with its model.
 
     Returns:
         ``name``, ``version``, ``title``, ``task``, ``description``, ``labels``, ``input``, ``output``, ``settings``,
@@ -33,64 +34,70 @@ def describe_bundle(path: StrPath) -> dict[str, Any]:
         many of :func:`vmfseg.bundle.inspect_bundle`, by kind) and ``next`` (commands).
 
     Raises:
-        VmfError: VMF318 if the folder is no bundle, VMF310 if its metadata cannot be read.
+        VmfError: VMF318 if the folder is neither, VMF310 if its metadata and VMF331 if its manifest cannot be read.
     """
     root = Path(path)
-    if not (root / "configs" / "metadata.json").is_file():
+    is_bundle = (root / "configs" / "metadata.json").is_file()
+    try:
+        model = Model.load(root)
+    except VmfError as error:
+        if error.code not in ("VMF330", "VMF335"):
+            raise
+        model = None
+    if model is None and not is_bundle:
         fix = "give the folder that holds configs, models and docs"
         raise VmfError("VMF318", subject=str(path), rule="this is no bundle", found="no configs/metadata.json", fix=fix)
-    metadata = read_config(root / "configs" / "metadata.json", "configs/metadata.json")
+    metadata = read_config(root / "configs" / "metadata.json", "configs/metadata.json") if is_bundle else {}
     config = _optional(root / "configs" / "train.json")
-    manifest = _optional(root / "models" / "manifest.json")
-    model = _model(root, manifest)
-    changed = _mapping(manifest.get("settings"))
-    findings = [finding.exit_code for finding in bundle_findings(root)]
+    network = _mapping(config.get("network_def") if model is None else model.network)
+    values = {**config, **network, **({} if model is None else _mapping(model.facts.get("data")))}
+    findings = [finding.exit_code for finding in bundle_findings(root)] if is_bundle else []
     return {
         "path": str(path),
-        "name": str(metadata.get("bundle") or metadata.get("name") or root.name),
-        "version": str(metadata.get("version", "")),
+        "name": str(metadata.get("bundle") or (model.name if model else "") or root.name),
+        "version": str(metadata.get("version") or (model.version if model else "")),
         "title": str(metadata.get("name", "")),
         "task": str(metadata.get("task", "")),
         "description": str(metadata.get("description", "")),
         "intended_use": str(metadata.get("intended_use", "")),
         "data": str(metadata.get("data_source", "")),
-        "labels": _labels(metadata),
-        "input": _tensor(metadata, "inputs", "image"),
-        "output": _tensor(metadata, "outputs", "pred"),
-        "settings": {key: changed.get(key, config.get(key)) for key in _SETTINGS if key in changed or key in config},
-        "model": model,
+        "labels": _labels(metadata) if model is None else {str(value): name for value, name in model.labels.items()},
+        "input": _tensor(metadata, "inputs", "image", model),
+        "output": _tensor(metadata, "outputs", "pred", model),
+        "settings": {key: values[key] for key in _SETTINGS if key in values and not str(values[key]).startswith("$")},
+        "model": None if model is None else _model(model),
         "scores": _scores(root),
         "findings": {"untrusted": findings.count(5), "broken": findings.count(4)},
         "next": _commands(path, trained=model is not None, own=config.get("dataset") == "folder"),
     }
 
 
-def _model(root: Path, manifest: Mapping[str, Any]) -> dict[str, Any] | None:
-    files = [root / "models" / name for name in ("model.safetensors", "model.pt")]
-    weights = [file for file in files if file.is_file()]
-    if not weights:
-        return None
-    noted = _mapping(manifest.get("sha256"))
-    versions = _mapping(manifest.get("versions"))
+def _model(model: Model) -> dict[str, Any]:
+    folder, facts = model.weights.parent, model.facts
+    noted, versions = _mapping(facts.get("sha256")), _mapping(facts.get("versions"))
+    files = [folder / name for name in ("model.safetensors", "model.pt") if (folder / name).is_file()]
+    phantom = _mapping(facts.get("data")).get("is_phantom", "?")
     return {
-        "files": [file.name for file in weights],
-        "as_noted": all(sha256_file(file) == noted[file.name] for file in weights) if noted else None,
-        "trained_on": {True: "the built-in phantom", False: "data of the user"}.get(manifest.get("phantom", "?"), ""),
-        "seed": manifest.get("seed"),
-        "source_validation_dice": _mapping(manifest.get("selection")).get("source_validation_dice"),
+        "files": [file.name for file in files],
+        "network": str(model.network.get("_target_", "")).rsplit(".", 1)[-1],
+        "as_noted": all(noted.get(file.name) == sha256_file(file) for file in files) if noted else None,
+        "trained_on": {True: "the built-in phantom", False: "data of the user"}.get(phantom, "data that is not noted"),
+        "seed": _mapping(facts.get("data")).get("seed"),
+        "source_validation_dice": _mapping(facts.get("selection")).get("source_validation_dice"),
         "versions": {key: versions[key] for key in ("vmfseg", "torch", "monai") if key in versions},
-        "quality": (root / "models" / "quality.json").is_file(),
-        "shift": (root / "models" / "shift.json").is_file(),
+        "quality": (folder / "quality.json").is_file(),
+        "quality_error": _mapping(_optional(folder / "quality.json").get("model")).get("error"),
+        "shift": (folder / "shift.json").is_file(),
     }
 
 
 def _scores(root: Path) -> dict[str, Any] | None:
-    for place in ("output", "eval"):
-        content = _optional(root / place / "metrics.json")
+    for place in ("output/", "eval/", ""):
+        content = _optional(root / f"{place}metrics.json")
         if content.get("format") == "vmfseg-metrics-1":
             domains = _mapping(content.get("domains"))
             return {
-                "file": f"{place}/metrics.json",
+                "file": f"{place}metrics.json",
                 "protocol": content.get("protocol"),
                 "mean_dice": content.get("mean_dice"),
                 "domains": {name: _dice(_mapping(entry)) for name, entry in domains.items()},
@@ -120,9 +127,13 @@ def _labels(metadata: Mapping[str, Any]) -> dict[str, str]:
     return {str(value): str(name) for value, name in named.items()}
 
 
-def _tensor(metadata: Mapping[str, Any], side: str, name: str) -> dict[str, Any]:
+def _tensor(metadata: Mapping[str, Any], side: str, name: str, model: Model | None) -> dict[str, Any]:
     spec = _format(metadata, side, name)
-    return {key: spec[key] for key in ("num_channels", "spatial_shape", "dtype", "value_range") if key in spec}
+    found = {key: spec[key] for key in ("num_channels", "spatial_shape", "dtype", "value_range") if key in spec}
+    if model is not None:
+        channels = model.channels if side == "inputs" else len(model.labels)
+        found |= {"num_channels": channels, "spatial_shape": list(model.image_size)}
+    return found
 
 
 def _format(metadata: Mapping[str, Any], side: str, name: str) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from importlib import metadata, resources
 from pathlib import Path
 
-from vmfseg.model.spec import find_bundle
+from vmfseg.model.artifact import find_bundle
 from vmfseg.utils import VmfError, atomic_write, read_json, write_json
 from vmfseg.utils.io import StrPath
 

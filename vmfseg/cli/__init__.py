@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: one program, ``vmfseg``; each verb is a file, thin over a function that anyone can call."""
+"""The command line ``vmfseg``: one module for each command."""

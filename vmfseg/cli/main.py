@@ -1,40 +1,93 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program ``vmfseg``: collects the verbs and turns every error into a short message and an exit code."""
+"""The program ``vmfseg``: its commands, imported when they are called, and its error messages and exit codes."""
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import os
 import sys
-import traceback
+from typing import Any
 
 import typer
-from rich.console import Console
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
 from vmfseg import __version__
-from vmfseg.cli.bundle import app as bundle_app
-from vmfseg.cli.doctor import doctor
-from vmfseg.cli.evaluate import evaluate
-from vmfseg.cli.explain import explain
-from vmfseg.cli.export import export
-from vmfseg.cli.info import info
-from vmfseg.cli.phantom import phantom
-from vmfseg.cli.report import report
-from vmfseg.cli.segment import segment
-from vmfseg.cli.serve import serve
-from vmfseg.cli.shift import shift
-from vmfseg.cli.texts import help_text
-from vmfseg.cli.train import train
-from vmfseg.cli.verify import verify
-from vmfseg.utils import find_vmf_error
 
 __all__ = ["app", "main"]
 
+_HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
+_BUNDLE = {
+    "new": "Make a bundle for your own scans.",
+    "build": "Write the bundles of the package from their layers.",
+    "check": "Check bundles without executing them.",
+}
+_COMMANDS = {
+    "bundle": "Make bundles, and check one before it is used.",
+    "doctor": "Check Python, libraries, devices, memory, disk and cache.",
+    "evaluate": "Score predicted label maps against the truth.",
+    "explain": "Draw image, prediction and the map of every kernel.",
+    "export": "Export the network to ONNX, OpenVINO, TorchScript or torch.export.",
+    "info": "Describe a bundle or a trained model.",
+    "phantom": "Make a multi-vendor phantom data set.",
+    "report": "Write a self-contained HTML report of a run.",
+    "segment": "Segment scans, with predicted Dice and a green/amber/red flag.",
+    "serve": "Serve models by the MONAI Label REST API, with a viewer in the browser.",
+    "shift": "Test whether scans come from a scanner that the model does not know.",
+    "train": "Train a bundle.",
+    "verify": "Check every image, label and pair of a data set.",
+}
+
+
+class LazyCommand(TyperCommand):
+    """A command whose module is imported when it is called: ``vmfseg --help`` needs neither torch nor MONAI.
+
+    Args:
+        name: of the command.
+        module: in which its function lies.
+        summary: one line for the list of commands.
+    """
+
+    def __init__(self, name: str, module: str, summary: str) -> None:
+        super().__init__(name=name, help=summary)
+        self.module = module
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Import the function and go on with its own command."""
+        function = getattr(importlib.import_module(f"vmfseg.cli.{self.module}"), str(self.name))
+        app = typer.Typer(pretty_exceptions_enable=False, context_settings=_HELP_OPTIONS)
+        settings = dict(_HELP_OPTIONS)
+        if getattr(function, "takes_any_option", False):
+            settings |= {"allow_extra_args": True, "ignore_unknown_options": True}  # type: ignore[dict-item]
+        # \b in a raw docstring: typer keeps the lines of the paragraph below the character
+        text = inspect.cleandoc(function.__doc__ or "").replace("\\b", "\b")
+        app.command(self.name, help=text, context_settings=settings)(function)
+        return get_command(app).make_context(info_name, args, parent=parent, **extra)
+
+
+class _Group(TyperGroup):
+    """The commands of ``vmfseg``."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        for name, summary in _COMMANDS.items():
+            self.add_command(LazyCommand(name, f"{name}_command", summary))
+        members = [LazyCommand(name, "bundle_command", summary) for name, summary in _BUNDLE.items()]
+        options = {"no_args_is_help": True, "context_settings": _HELP_OPTIONS}
+        group = TyperGroup(name="bundle", help=_COMMANDS["bundle"], **options)
+        for member in members:
+            group.add_command(member)
+        self.add_command(group, "bundle")
+
+
 app = typer.Typer(
     name="vmfseg",
-    help="Segment scanners you have never seen from few labels, and see why.",
+    cls=_Group,
+    help="Segment scans of unseen scanners from few labels, and see why.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=_HELP_OPTIONS,
 )
 
 
@@ -55,23 +108,20 @@ def _root(
         os.environ["VMFSEG_DEBUG"] = "1"
 
 
-for _verb in (doctor, evaluate, explain, export, info, phantom, report, segment, serve, shift, verify):
-    app.command(_verb.__name__, help=help_text(_verb))(_verb)
-_FREE = {"allow_extra_args": True, "ignore_unknown_options": True}  # every key of a config is an option
-app.command("train", help=help_text(train), context_settings=_FREE)(train)
-app.add_typer(bundle_app)
-
-
 def main() -> None:
     """Run the command line. Exit codes: see :mod:`vmfseg.utils.errors`."""
     try:
         app()
     except KeyboardInterrupt:
-        Console(stderr=True).print("interrupted")
+        sys.stderr.write("interrupted\n")
         sys.exit(130)
     except Exception as error:
+        from vmfseg.utils import find_vmf_error
+
         refusal = find_vmf_error(error)
         if os.environ.get("VMFSEG_DEBUG"):
+            import traceback
+
             traceback.print_exc()
         if refusal is not None:
             sys.stderr.write(f"vmfseg: {refusal.render()}\n")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The network as a file for other runtimes, compared with the original before it gets its name."""
+"""Write the network of a model for other runtimes and compare it with the original."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ import torch
 from monai.data import save_net_with_metadata
 
 from vmfseg.export.int8 import quantize
+from vmfseg.model.artifact import Model
 from vmfseg.model.backends import OnnxBackend, OpenVINOBackend
-from vmfseg.model.deploy import Explained, ExplainedNetwork, deploy, run_batch
+from vmfseg.model.deploy import Explained, deploy, explained_network, run_batch
 from vmfseg.model.probe import guard_int8
-from vmfseg.model.spec import BundleSpec
-from vmfseg.model.tensors import fill_network, read_tensors
+from vmfseg.model.weights import read_tensors
 from vmfseg.networks import VMFNet
 from vmfseg.utils import (
     VmfError,
@@ -47,6 +47,7 @@ TOLERANCE = 1e-4
 #: Dice that int8 labels must reach against float32 labels.
 INT8_DICE = 0.95
 _SLICES = 16
+Runner = Callable[..., Explained]
 
 
 @dataclass(frozen=True)
@@ -84,55 +85,57 @@ def export_bundle(
     int8: bool = False,
     checkpoint: StrPath | None = None,
     overwrite: bool = False,
+    trust: bool = False,
 ) -> ExportReport:
-    """Export the network of a bundle, with batch norm folded and what only training needs left out.
+    """Export the network of a trained model, with batch norm folded and what only training needs left out.
 
-    ONNX and OpenVINO files have three outputs, ``pred`` (logits), ``activations`` and ``log_likelihood``, and take any
-    number of slices; TorchScript and ``torch.export`` files return the logits, as MONAI's tools expect. The file gets
-    its name only if it agrees with torch on source-validation slices of the bundle (or on noise, where it has none).
-    Beside it, ``<file>.json`` says of which weights it was made, how slices are prepared, and how the comparison went.
+    ONNX and OpenVINO files have the output ``pred`` (logits) and, for a network with kernels, ``activations`` and
+    ``log_likelihood``; they take any number of slices. TorchScript and ``torch.export`` files return the logits, as
+    MONAI's tools expect. The file gets its name only if it agrees with torch on source-validation slices of the bundle
+    (or on noise, where it has none). Beside it, ``<file>.json`` says of which weights it was made, how slices are
+    prepared, and how the comparison went.
 
     Args:
-        bundle: folder of the bundle, or a name below ``bundles``.
+        bundle: folder of the bundle or of a run, or a name below ``bundles``.
         to: see :data:`FORMATS`.
         output: the file; default beside the weights, where ``vmfseg segment --backend`` looks for it.
         int8: quantize to 8 bits (OpenVINO only), calibrated on one half of the bundle's slices and compared on the
             other.
         checkpoint: other weights than those below ``models``.
         overwrite: replace an existing file.
+        trust: see :meth:`vmfseg.model.Model.load`.
 
     Raises:
         ValueError: another format, or int8 elsewhere than in OpenVINO.
         VmfError: VMF503 the file exists, VMF530 a package is missing, VMF531 int8 does not run here, VMF339 the export
-            differs, VMF340 no slices to calibrate on; see also :class:`BundleSpec`.
+            differs, VMF340 no slices to calibrate on, VMF356 the format cannot hold the network; see also
+            :meth:`vmfseg.model.Model.load`.
     """
     check_choice("to", to, FORMATS)
     if int8 and to != "openvino":
         raise ValueError(f"to must be openvino for int8, got {to}. Leave int8 out for other formats.")
-    spec = BundleSpec.load(bundle, checkpoint)
+    model = Model.load(bundle, checkpoint, trust=trust)
     name = "model_int8.xml" if int8 else FORMATS[to]
-    target = spec.weights.with_name(name) if output is None else Path(output).expanduser()
+    target = model.weights.with_name(name) if output is None else Path(output).expanduser()
     if target.exists() and not overwrite:
         raise VmfError(
             "VMF503", subject=str(target), rule="the output exists already", fix="pass --overwrite or choose another -o"
         )
-    network = spec.build_network()
-    fill_network(network, read_tensors(spec.weights), spec.weights)
-    slices, real = calibration_slices(spec, None if int8 else _SLICES)
+    network = model.build_network()
+    slices, real = calibration_slices(model, None if int8 else _SLICES)
     if int8 and (not real or len(slices) < 2):
         raise VmfError(
             "VMF340",
-            subject=str(spec.weights.with_name("calibration.safetensors")),
+            subject=str(model.weights.with_name("calibration.safetensors")),
             rule="int8 needs slices of source validation to calibrate on",
             found="none with these weights",
             fix="train the bundle with its calibration stage, or export without --int8",
         )
-    deployed: Any = deploy(network)
-    ready = deployed.to(memory_format=torch.contiguous_format)  # other runtimes choose their own layout
+    ready = deploy(network).to(memory_format=torch.contiguous_format)  # type: ignore[call-overload] # other runtimes choose their own layout
     with tempfile.TemporaryDirectory(prefix="vmfseg-export-") as folder:
         made = Path(folder) / target.with_suffix(Path(FORMATS[to]).suffix).name
         with _quiet():
-            runner = _WRITERS[to](ready, spec, slices, made)
+            runner = _written(to, ready, model, slices, made)
             if int8:
                 runner, slices = _to_int8(made, slices[::2]), slices[1::2]  # judged on what it was not fitted to
         report = _compare(network, runner, slices, real, target, to, int8)
@@ -140,17 +143,12 @@ def export_bundle(
         _publish(made, target, overwrite)
     note = {
         "format": "vmfseg-export-1",
-        "bundle": spec.name,
-        "weights_sha256": sha256_file(spec.weights),
-        "labels": {str(value): label for value, label in spec.labels.items()},
-        "preprocessing": {
-            "slices": "slice axis last, in-plane axes to the right and to the front (see vmfseg.transforms)",
-            "pixdim_mm": spec.space.get("pixdim", 1.2),
-            "size": list(spec.image_size),
-            "normalize": spec.space.get("normalize", "slice"),
-            "percentiles": list(spec.space.get("percentiles", (0.5, 99.5))),
-            "postprocessing": "sigmoid, back to the input's grid by linear interpolation, argmax",
-        },
+        "bundle": model.name,
+        "weights_sha256": sha256_file(model.weights),
+        "labels": {str(value): label for value, label in model.labels.items()},
+        "input": {"channels": model.channels, "shape": list(model.image_size)},
+        "preprocessing": model.preprocessing,
+        "postprocessing": model.postprocessing,
         "parity": {**asdict(report), "path": target.name},
         "versions": library_versions(),
     }
@@ -158,71 +156,88 @@ def export_bundle(
     return report
 
 
-def calibration_slices(spec: BundleSpec, count: int | None = _SLICES) -> tuple[torch.Tensor, bool]:
-    """Return slices as the network sees them, ``B1HW``, and whether they are the bundle's own or noise.
+def calibration_slices(model: Model, count: int | None = _SLICES) -> tuple[torch.Tensor, bool]:
+    """Return slices as the network sees them, ``BCHW``, and whether they are the bundle's own or noise.
 
     Args:
-        spec: of the bundle; its slices lie in ``calibration.safetensors`` beside the weights.
+        model: its slices lie in ``calibration.safetensors`` beside the weights.
         count: how many at most; ``None`` for all.
     """
-    file = spec.weights.with_name("calibration.safetensors")
-    size = spec.image_size
+    file = model.weights.with_name("calibration.safetensors")
+    shape, size = (model.channels, *model.image_size), model.image_size
     if file.is_file():
         stored = read_tensors(file).get("slices")
-        if stored is not None and stored.ndim == 4 and tuple(stored.shape[1:]) == (1, *size) and len(stored):
+        if stored is not None and stored.ndim == 4 and tuple(stored.shape[1:]) == shape and len(stored):
             chosen = torch.linspace(0, len(stored) - 1, min(count or len(stored), len(stored))).round().long()
             return stored[chosen].float() / 255.0, True
     generator = torch_rng(0, "export", "noise")
-    coarse = torch.rand(4, 1, max(2, size[0] // 8), max(2, size[1] // 8), generator=generator)
+    coarse = torch.rand(4, model.channels, max(2, size[0] // 8), max(2, size[1] // 8), generator=generator)
     return torch.nn.functional.interpolate(coarse, size=size, mode="bilinear"), False
 
 
-def _write_onnx(network: VMFNet, spec: BundleSpec, slices: torch.Tensor, path: Path) -> Callable[..., Explained]:
+def _written(to: str, network: torch.nn.Module, model: Model, slices: torch.Tensor, path: Path) -> Runner:
+    """Write the file and return what runs it."""
+    try:
+        return _WRITERS[to](network, model, slices, path)
+    except VmfError:
+        raise
+    except Exception as error:  # exporters have no common class for what they raise
+        cause = (str(error) or type(error).__name__).strip().splitlines()[0]
+        raise VmfError(
+            "VMF356",
+            subject=to,
+            rule="the network cannot be written in this format",
+            found=f"{type(error).__name__}: {cause}"[:200],
+            fix=f"use another one of {', '.join(FORMATS)}",
+        ) from error
+
+
+def _write_onnx(network: torch.nn.Module, model: Model, slices: torch.Tensor, path: Path) -> Runner:
     for package in ("onnx", "onnxscript"):
         require_package(package)
-    explained = ExplainedNetwork(network).eval()
+    names = ["pred", "activations", "log_likelihood"] if isinstance(network, VMFNet) else ["pred"]
     torch.onnx.export(
-        explained,
+        explained_network(network).eval(),
         (slices[:2],),
         str(path),
         dynamo=True,
         external_data=False,
         input_names=["image"],
-        output_names=["pred", "activations", "log_likelihood"],
-        dynamic_shapes={"x": {0: torch.export.Dim("batch", min=1)}},
+        output_names=names,
+        dynamic_shapes=_any_batch(),
         verbose=False,
     )
     return OnnxBackend(path, plain=True)  # what is judged is the file, not what this machine makes of it
 
 
-def _write_openvino(network: VMFNet, spec: BundleSpec, slices: torch.Tensor, path: Path) -> Callable[..., Explained]:
+def _write_openvino(network: torch.nn.Module, model: Model, slices: torch.Tensor, path: Path) -> Runner:
     openvino = require_package("openvino")
     onnx = path.with_name("openvino.onnx")
-    _write_onnx(network, spec, slices, onnx)
+    _write_onnx(network, model, slices, onnx)
     # by default weights would be stored in 16 bits
     openvino.save_model(openvino.convert_model(str(onnx)), str(path), compress_to_fp16=False)
     onnx.unlink()
     return OpenVINOBackend(path)
 
 
-def _write_torchscript(network: VMFNet, spec: BundleSpec, slices: torch.Tensor, path: Path) -> Callable[..., Explained]:
-    scripted: Any = torch.jit.script(network)
-    metadata = read_json(spec.root / "configs" / "metadata.json")
+def _write_torchscript(network: torch.nn.Module, model: Model, slices: torch.Tensor, path: Path) -> Runner:
+    try:
+        scripted: Any = torch.jit.script(network)
+    except Exception:  # many networks use Python that TorchScript cannot read; what they compute can be recorded
+        scripted = torch.jit.trace(network, slices[:2], check_trace=False)
+    note = model.root / "configs" / "metadata.json"
+    metadata = read_json(note) if note.is_file() else {"name": model.name, "version": model.version}
     save_net_with_metadata(scripted, str(path), meta_values=metadata)
     return _plain(torch.jit.load(str(path)))
 
 
-def _write_torch_export(
-    network: VMFNet, spec: BundleSpec, slices: torch.Tensor, path: Path
-) -> Callable[..., Explained]:
-    shapes = {"x": {0: torch.export.Dim("batch", min=1)}, "return_parts": None}
-    program = torch.export.export(network, (slices[:2], False), dynamic_shapes=shapes)
+def _write_torch_export(network: torch.nn.Module, model: Model, slices: torch.Tensor, path: Path) -> Runner:
+    program = torch.export.export(network, (slices[:2],), dynamic_shapes=_any_batch())
     torch.export.save(program, str(path))
-    loaded = torch.export.load(str(path)).module()
-    return _plain(lambda batch: loaded(batch, False))
+    return _plain(torch.export.load(str(path)).module())
 
 
-_WRITERS: dict[str, Callable[[VMFNet, BundleSpec, torch.Tensor, Path], Callable[..., Explained]]] = {
+_WRITERS: dict[str, Callable[[torch.nn.Module, Model, torch.Tensor, Path], Runner]] = {
     "onnx": _write_onnx,
     "openvino": _write_openvino,
     "torchscript": _write_torchscript,
@@ -230,32 +245,35 @@ _WRITERS: dict[str, Callable[[VMFNet, BundleSpec, torch.Tensor, Path], Callable[
 }
 
 
-def _to_int8(path: Path, slices: torch.Tensor) -> Callable[..., Explained]:
+def _any_batch() -> tuple[dict[int, Any]]:
+    return ({0: torch.export.Dim("batch", min=1)},)
+
+
+def _to_int8(path: Path, slices: torch.Tensor) -> Runner:
     quantize(path, slices)
     guard_int8(path)
     return OpenVINOBackend(path)
 
 
-def _plain(call: Callable[[torch.Tensor], Any]) -> Callable[..., Explained]:
+def _plain(call: Callable[[torch.Tensor], Any]) -> Runner:
     def run(batch: torch.Tensor) -> Explained:
         with torch.no_grad():
-            return Explained(call(batch), torch.empty(0), torch.empty(0))
+            return Explained(call(batch))
 
     return run
 
 
 def _compare(
-    network: VMFNet,
-    runner: Callable[..., Explained],
+    network: torch.nn.Module,
+    runner: Runner,
     slices: torch.Tensor,
     real: bool,
     target: Path,
     to: str,
     int8: bool,
 ) -> ExportReport:
-    plain: Any = deploy(network)
-    reference = ExplainedNetwork(plain)
-    wanted = torch.cat([run_batch(reference, batch).logits for batch in slices.split(4)])
+    reference = deploy(network)
+    wanted = torch.cat([run_batch(reference, batch) for batch in slices.split(4)])
     given = torch.cat([runner(batch).logits for batch in slices.split(3)])
     labels, others = wanted.argmax(dim=1), given.argmax(dim=1)
     overlaps = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Eight bits for OpenVINO, by nncf's post-training quantization on the bundle's own slices.
+"""Quantize OpenVINO models to 8 bits by nncf, calibrated on slices of the bundle.
 
 Only convolutions are worth it, and of those only the ones that cost time. All else stays in float32: the vMF layer,
 whose squared norms span four decades and would lose every faint feature to steps of a 255th of the largest; the first

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vmfseg.data.discover import open_datalist
 from vmfseg.data.experiment import prepare_experiment
 from vmfseg.data.reader import SUPPORTED_SUFFIXES, read_header
 from vmfseg.model.writer import label_path
@@ -29,12 +30,22 @@ class Job:
     """One image and where its labels go.
 
     Attributes:
-        image: a file, or a folder that holds a DICOM series.
+        image: a file, or a folder that holds a DICOM series; a tuple of these for several channels.
         output: the label map; what else is written lies beside it, see :meth:`beside`.
     """
 
-    image: Path
+    image: Path | tuple[Path, ...]
     output: Path
+
+    @property
+    def sources(self) -> tuple[Path, ...]:
+        """The files, one a channel."""
+        return self.image if isinstance(self.image, tuple) else (self.image,)
+
+    @property
+    def name(self) -> str:
+        """The image as it is written on the command line."""
+        return ";".join(str(path) for path in self.sources)
 
     def beside(self, what: str, suffix: str) -> Path:
         """Return the file for ``what`` that belongs to the output.
@@ -83,7 +94,8 @@ def plan_jobs(inputs: Sequence[StrPath], output: StrPath) -> list[Job]:
     """Return one job for each image.
 
     Args:
-        inputs: files, folders and glob patterns.
+        inputs: files, folders, glob patterns, datalists (JSON or CSV), and files joined by ``;``, the channels of one
+            image.
         output: a folder; subfolders of the inputs are kept in it. For a single image it may be a ``.nii`` or
             ``.nii.gz`` file.
 
@@ -91,7 +103,7 @@ def plan_jobs(inputs: Sequence[StrPath], output: StrPath) -> list[Job]:
         VmfError: VMF295 no image, VMF172 two images with one output or one file for several images, VMF173 an output
             that is an input.
     """
-    images = list(dict.fromkeys(pair for given in inputs for pair in find_images(given)))
+    images = list(dict.fromkeys(pair for given in inputs for pair in _find(given)))
     target = Path(output).expanduser()
     if target.name.lower().endswith((".nii", ".nii.gz")) and not target.is_dir():
         if len(images) != 1:
@@ -104,7 +116,7 @@ def plan_jobs(inputs: Sequence[StrPath], output: StrPath) -> list[Job]:
             )
         jobs = [Job(images[0][0], target)]
     else:
-        jobs = [Job(image, label_path(image, target, root=root)) for image, root in images]
+        jobs = [Job(i, label_path(i[0] if isinstance(i, tuple) else i, target, root=root)) for i, root in images]
     _check_jobs(jobs)
     return jobs
 
@@ -149,9 +161,23 @@ def rows_of_file(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     return [{"image": name}]
 
 
+def _find(given: StrPath) -> list[tuple[Path | tuple[Path, ...], Path]]:
+    """Return images with the folder they were looked up in; an image of several channels is a tuple."""
+    text = os.path.expanduser(os.fspath(given))
+    if Path(text).suffix.lower() in (".json", ".csv", ".tsv"):
+        names = {value: str(value) for value in range(1, 256)}  # of classes, which do not matter here
+        datalist = open_datalist(text, labels=names, checksums=False)[0]
+        rows = [tuple(datalist.path(name) for name in row.images) for row in datalist.rows]
+        return [(paths if len(paths) > 1 else paths[0], datalist.root) for paths in dict.fromkeys(rows)]
+    if ";" in text and not os.path.lexists(text):
+        parts = [find_images(part.strip())[0] for part in text.split(";")]
+        return [(tuple(path for path, _ in parts), parts[0][1])]
+    return list(find_images(given))
+
+
 def _check_jobs(jobs: Sequence[Job]) -> None:
-    owners: dict[Path, Path] = {}
-    inputs = {job.image.resolve() for job in jobs}
+    owners: dict[Path, str] = {}
+    inputs = {path.resolve() for job in jobs for path in job.sources}
     for job in jobs:
         place = job.output.resolve()
         if place in inputs:
@@ -159,7 +185,7 @@ def _check_jobs(jobs: Sequence[Job]) -> None:
                 "VMF173",
                 subject=str(job.output),
                 rule="an output must not be an input",
-                found=f"the labels of {job.image}",
+                found=f"the labels of {job.name}",
                 fix="choose another output folder",
             )
         if place in owners:
@@ -167,10 +193,10 @@ def _check_jobs(jobs: Sequence[Job]) -> None:
                 "VMF172",
                 subject=str(job.output),
                 rule="every image needs an output of its own",
-                found=f"{owners[place]} and {job.image}",
+                found=f"{owners[place]} and {job.name}",
                 fix="give the folder above them, so that subfolders are kept, or segment them into different folders",
             )
-        owners[place] = job.image
+        owners[place] = job.name
 
 
 def _expand(path: Path, chosen: bool) -> list[tuple[Path, Path]]:

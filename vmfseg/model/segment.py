@@ -97,7 +97,7 @@ def segment_files(
         _refuse_existing([path for job in jobs for path in job.files(*extras) if path.exists()])
     for job in jobs:
         if chosen.skip_existing and job.output.exists():
-            result = SegmentResult(str(job.image), str(job.output), "skipped")
+            result = SegmentResult(job.name, str(job.output), "skipped")
         else:
             result = _segment(predictor, job, chosen)
         if progress is not None:
@@ -152,22 +152,22 @@ def _segment(predictor: Predictor, job: Job, options: SegmentOptions) -> Segment
             prediction.quality["warnings"] = [*predictor.remarks, *notes]
             save_prediction(prediction, job, options, predictor.labels)
         except Exception as error:  # whatever a file does to a library must not stop the other files
-            refusal = find_vmf_error(error) or _unforeseen(error, job.image)
-            return SegmentResult(str(job.image), str(job.output), "failed", error=refusal.as_dict())
+            refusal = find_vmf_error(error) or _unforeseen(error, job.name)
+            return SegmentResult(job.name, str(job.output), "failed", error=refusal.as_dict())
     for warning in caught:
         if not issubclass(warning.category, DataWarning):
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-    return SegmentResult(str(job.image), str(job.output), "written", quality=prediction.quality, warnings=notes)
+    return SegmentResult(job.name, str(job.output), "written", quality=prediction.quality, warnings=notes)
 
 
-def _unforeseen(error: Exception, image: Path) -> VmfError:
+def _unforeseen(error: Exception, image: str) -> VmfError:
     if isinstance(error, MemoryError):
         return VmfError(
-            "VMF532", subject=str(image), rule="not enough memory", fix="lower --batch-size, or segment some frames"
+            "VMF532", subject=image, rule="not enough memory", fix="lower --batch-size, or segment some frames"
         )
     return VmfError(
         "VMF900",
-        subject=str(image),
+        subject=image,
         rule=f"{type(error).__name__}: {error}",
         fix="run this file alone with --debug and report it",
     )

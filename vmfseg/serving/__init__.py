@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server in the language of MONAI Label's clients, with a page to look at what the kernels see.
+"""Server that implements the MONAI Label REST API, with a viewer for kernel maps.
 
 Needs the extra ``serve`` (FastAPI, uvicorn).
 """
 
-from .app import create_app
-from .models import load_models
-from .run import serve
+from .served_models import load_models
+from .server import create_app, serve
 from .service import Service, ServiceOptions
 from .studies import Studies
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Label maps as clients want them: NIfTI or NRRD on the scan's own grid, alone or together with figures."""
+"""Encode label maps as NIfTI or NRRD, alone or as a multipart response with figures."""
 
 from __future__ import annotations
 

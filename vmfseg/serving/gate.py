@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every request passes before anything of it is read: token, host, size, speed; and what every answer carries."""
+"""Middleware that checks token, host, size and speed of requests and sets security headers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from urllib.parse import parse_qs
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from vmfseg.serving.errors import Refusal, refusal_response
+from vmfseg.serving.http_errors import Refusal, refusal_response
 from vmfseg.utils import VmfError
 
 __all__ = ["Gate", "GateRules"]

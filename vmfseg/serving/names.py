@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names that come from outside: ids, tags, file names.
+"""Check names that clients send: ids, tags, file names.
 
 An id is only ever looked up in an index, so what it says cannot lead anywhere; one that tries is refused all the same,
 aloud. Names that do become part of a file name, of new images and tags, must be plain.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that the routes share."""
+"""State that the routes share: models, studies, labels, sessions, the worker and the training."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 from fastapi import Request
 
 from vmfseg.model import Predictor
-from vmfseg.serving.explain import Explanations
+from vmfseg.serving.explanations import Explanations
 from vmfseg.serving.gate import GateRules
-from vmfseg.serving.labels import LabelStore
-from vmfseg.serving.models import ServedModel
+from vmfseg.serving.label_store import LabelStore
+from vmfseg.serving.served_models import ServedModel
+from vmfseg.serving.store_training import Training
 from vmfseg.serving.studies import Studies
-from vmfseg.serving.training import Training
 from vmfseg.serving.worker import Worker
 from vmfseg.serving.workspace import Sessions, Workspace
 from vmfseg.utils.io import StrPath
@@ -30,7 +30,7 @@ class ServiceOptions:
     Attributes:
         token: what clients must show; empty serves this machine only.
         max_upload: bytes of a request.
-        queue: jobs that run or wait; more are told to come again.
+        queue: jobs that run or wait; further ones get status 503.
         body_timeout: seconds that an upload may pause.
         session_expiry: seconds without use after which a session ends.
         device: of a model after a training here.
@@ -74,7 +74,7 @@ class Service:
     @property
     def roots(self) -> list[Path]:
         """Folders whose names must not leave the server."""
-        bundles = [model.predictor.spec.root.absolute() for model in self.models.values()]
+        bundles = [model.predictor.model.root.absolute() for model in self.models.values()]
         return [self.workspace.root, self.studies.root, *bundles, *(bundle.parent for bundle in bundles)]
 
     def close(self) -> None:
@@ -86,8 +86,8 @@ class Service:
     def _take_model(self, model: ServedModel, weights: StrPath, run: int) -> None:
         old = model.predictor
         new = Predictor.from_bundle(
-            old.spec.root, self.options.device, checkpoint=weights, batch_size=old.batch_size
-        )  # fmt: skip
+            old.model.root, self.options.device, checkpoint=weights, batch_size=old.batch_size, trust=old.model.trust
+        )
         model.replace(new, run)
 
 

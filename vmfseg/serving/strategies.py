@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which image a person should label next."""
+"""Active learning: choose the image to label next."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vmfseg.serving.labels import LabelStore
-from vmfseg.serving.models import ServedModel
+from vmfseg.serving.label_store import LabelStore
+from vmfseg.serving.served_models import ServedModel
 from vmfseg.serving.studies import Study
 from vmfseg.utils import VmfError, did_you_mean
 
@@ -89,7 +89,7 @@ def _score(study: Study, model: ServedModel) -> float:
 
 
 def _stamp(study: Study, model: ServedModel) -> list[Any]:
-    status, weights = study.path.stat(), model.predictor.spec.weights.stat()
+    status, weights = study.path.stat(), model.predictor.model.weights.stat()
     return [status.st_mtime_ns, status.st_size, model.name, weights.st_mtime_ns, model.run]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The images that are served: an index of a folder, looked up by id and rebuilt from disk.
+"""Index of the images in a folder, looked up by id and rebuilt from disk.
 
 Images of the folder are only read. Uploaded ones are added beside them and never replace one. What the server itself
 has to remember lies in the hidden folder ``.vmfseg`` and can be removed without losing an image or a label.
@@ -53,7 +53,7 @@ class Studies:
         root: the folder; it must exist.
 
     Raises:
-        VmfError: VMF295 if there is no such folder, VMF301 if ``.vmfseg/info.json`` is damaged.
+        VmfError: VMF279 if there is no such folder, VMF301 if ``.vmfseg/info.json`` is damaged.
 
     Example:
         >>> import nibabel as nib, numpy as np, tempfile
@@ -71,7 +71,7 @@ class Studies:
         self.root = Path(root).expanduser().absolute()
         if not self.root.is_dir():
             raise VmfError(
-                "VMF295", subject=str(root), rule="--studies must be a folder", found="none", fix="make the folder"
+                "VMF279", subject=str(root), rule="--studies must be a folder", found="none", fix="make the folder"
             )
         self.lock = threading.RLock()
         self._index: dict[str, Study] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One thread for what is heavy, and a queue that says no before it grows too long."""
+"""Worker thread for segmentations, with a bounded queue."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from vmfseg.serving.errors import Refusal
+from vmfseg.serving.http_errors import Refusal
 from vmfseg.utils import VmfError
 
 __all__ = ["ClientGone", "Worker"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders of the server's own: one for each request, gone when it ends, and one for each session, gone when it expires.
+"""Temporary folders of requests and sessions, removed when they end or expire.
 
 All lie in one temporary folder that only the server's user can read and that is removed when the server stops.
 """

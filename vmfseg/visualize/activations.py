@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Which kernel is which anatomy: the table of kernels and tissues, its picture, and the order of the maps.
+r"""Table of how much each kernel is active in each tissue, its figure, and the order of the maps.
 
 With activations :math:`a_{jp}` and the share :math:`y_{tp}` of tissue :math:`t` in position :math:`p` (area fractions,
 so that structures smaller than a position count too), :math:`M_{tj} = \sum_p y_{tp} a_{jp}`. The picture shows
@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 from vmfseg.representation.samples import ActivationSample, block_mean
 
-from .style import INK, MUTED, new_figure
+from .figure_style import INK, MUTED, new_figure
 
 __all__ = ["TISSUE_GROUPS", "AnatomyTable", "ChannelLabel", "anatomy_table", "draw_confusion", "order_channels"]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a training went, and how the scores spread over domains."""
+"""Draw training curves, and box plots of the scores by domain."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from vmfseg.metrics import ScoreRow
 from vmfseg.utils import numpy_rng
 
-from .style import INK, MUTED, WARN, class_color, new_figure
+from .figure_style import INK, MUTED, WARN, class_color, new_figure
 
 __all__ = ["draw_boxes", "draw_history"]
 

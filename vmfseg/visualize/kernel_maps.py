@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a scan is segmented as it is: the maps of all kernels, and what anatomy each of them stands for."""
+"""Kernel activation maps of one scan, each kernel named by the anatomy that it overlaps most."""
 
 from __future__ import annotations
 
@@ -12,29 +12,20 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from vmfseg.data.reader import read_header
-from vmfseg.model.spec import BundleSpec
-from vmfseg.model.tensors import fill_network, read_tensors
+from vmfseg.model import Predictor
 from vmfseg.utils import VmfError
 from vmfseg.utils.io import StrPath
-from vmfseg.visualize import (
-    TISSUE_GROUPS,
-    AnatomyTable,
-    ChannelLabel,
-    SliceView,
-    anatomy_table,
-    as_samples,
-    draw_montage,
-    order_channels,
-    view_volume,
-    worst_slice,
-)
 
-__all__ = ["Explanation", "explain_scan"]
+from .activations import TISSUE_GROUPS, AnatomyTable, ChannelLabel, anatomy_table, order_channels
+from .slice_montage import draw_montage
+from .slice_views import SliceView, as_samples, view_volume, worst_slice
+
+__all__ = ["KernelMaps", "explain_scan", "no_kernels"]
 
 
 @dataclass(frozen=True)
-class Explanation:
-    """What the kernels of a model make of one scan.
+class KernelMaps:
+    """The kernels of a model on one scan.
 
     Attributes:
         bundle: name of the bundle.
@@ -63,8 +54,8 @@ class Explanation:
         return draw_montage(self.view, self.labels, self.channels)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what ``kernels.json`` holds: what each kernel stands for, in numbers."""
-        shares = np.mean([view.activations.mean(axis=(1, 2)) for view in self.views], axis=0)
+        """Return what ``kernels.json`` holds: tissue, overlap and share of each kernel."""
+        shares = np.mean([view.activations.mean(axis=(1, 2)) for view in self.views], axis=0)  # type: ignore[union-attr]
         kernels = []
         for entry in self.channels:
             found: dict[str, Any] = {
@@ -93,70 +84,71 @@ class Explanation:
 
 
 def explain_scan(
-    bundle: StrPath,
-    scan: StrPath,
+    predictor: Predictor,
+    scan: StrPath | Sequence[StrPath],
     *,
     frame: int = 0,
     slice_index: int | None = None,
     label: StrPath | None = None,
-    checkpoint: StrPath | None = None,
-) -> Explanation:
-    """Show a scan to the model of a bundle and name its kernels. Nothing in the bundle is executed.
+) -> KernelMaps:
+    """Run a model on a scan and name its kernels.
 
     A kernel is named by the tissue that its activation overlaps most (soft Dice, see
     :mod:`vmfseg.visualize.activations`): by the true tissues for a scan of the phantom, else by ``label``, else by the
     prediction itself, which says what the model uses a kernel for, not that it is right.
 
     Args:
-        bundle: its folder, or a name below ``bundles``.
-        scan: an image file, 3-D or 4-D.
+        predictor: the model.
+        scan: an image file, 3-D or 4-D, or one file for each channel.
         frame: of a 4-D file.
         slice_index: the slice to show; default the one with most foreground, or, with a label, most errors.
         label: the true label map of the scan.
-        checkpoint: other weights than the bundle's.
 
     Raises:
-        VmfError: VMF235 if the frame, VMF175 if the slice is not there; see :class:`BundleSpec`, :func:`read_tensors`,
-            :func:`fill_network` and the reader.
+        VmfError: VMF354 if the network has no kernels, VMF235 if the frame, VMF175 if the slice is not there; see also
+            the reader.
     """
-    spec = BundleSpec.load(bundle, checkpoint)
-    network = spec.build_network()
-    fill_network(network, read_tensors(spec.weights), spec.weights)
-    header = read_header(scan)
-    if not 0 <= frame < header.num_frames:
-        raise VmfError(
-            "VMF235",
-            subject=str(scan),
-            rule="the frame must exist",
-            found=f"frame {frame} of {header.num_frames} (counted from 0)",
-            fix=f"give --frame 0 to {header.num_frames - 1}",
-        )
-    row = {"image": str(scan), "label": None if label is None else str(label), "subject": Path(scan).name}
-    if header.num_frames > 1:
-        row["frame"] = frame  # type: ignore[assignment]
-    size = spec.image_size[0] if len(set(spec.image_size)) == 1 else spec.image_size
-    views = view_volume(network.eval(), row, spec.space.get("pixdim", 1.2), size)  # type: ignore[arg-type]
+    if not predictor.has_kernels:
+        raise no_kernels(predictor)
+    files = [str(file) for file in scan] if isinstance(scan, Sequence) and not isinstance(scan, str) else [str(scan)]
+    count = read_header(files[0]).num_frames
+    if not 0 <= frame < count:
+        raise _missing("VMF235", files[0], "frame", frame, count)
+    row: dict[str, Any] = {"image": files[0] if len(files) == 1 else files, "subject": Path(files[0]).name}
+    row |= {"label": None if label is None else str(label), "frame": frame if count > 1 else None}
+    views = view_volume(predictor, row)
     if slice_index is not None and not 0 <= slice_index < len(views):
-        raise VmfError(
-            "VMF175",
-            subject="--slice",
-            rule="the slice must exist",
-            found=f"slice {slice_index} of {len(views)} (counted from 0)",
-            fix=f"give 0 to {len(views) - 1}",
-        )
-    table, named_by = _anatomy(views, spec.labels)
-    channels = [ChannelLabel(j, "", None) for j in range(len(views[0].activations))]
-    return Explanation(
-        bundle=spec.name,
-        scan=str(scan),
+        raise _missing("VMF176", "--slice", "slice", slice_index, len(views))
+    table, named_by = _anatomy(views, predictor.labels)
+    kernels = views[0].activations
+    unnamed = [ChannelLabel(j, "", None) for j in range(0 if kernels is None else len(kernels))]
+    return KernelMaps(
+        bundle=predictor.model.name,
+        scan=files[0],
         frame=frame,
         view=worst_slice(views) if slice_index is None else views[slice_index],
         views=tuple(views),
-        labels=dict(spec.labels),
-        channels=tuple(channels if table is None else order_channels(table)),
+        labels=dict(predictor.labels),
+        channels=tuple(unnamed if table is None else order_channels(table)),
         table=table,
         named_by=named_by,
     )
+
+
+def no_kernels(predictor: Predictor) -> VmfError:
+    """Return the error for a model whose network has no vMF kernels."""
+    return VmfError(
+        "VMF354",
+        subject=predictor.model.name or "model",
+        rule="only a network with vMF kernels has kernel maps",
+        found=str(predictor.model.network.get("_target_", type(predictor.network).__name__)),
+        fix="segment with it, or train vmfseg.networks.VMFNet for kernel maps",
+    )
+
+
+def _missing(code: str, subject: str, what: str, number: int, count: int) -> VmfError:
+    found, fix = f"{what} {number} of {count} (counted from 0)", f"Choose a {what} from 0 to {count - 1}."
+    return VmfError(code, subject=subject, rule=f"the {what} must exist", found=found, fix=fix)
 
 
 def _anatomy(views: Sequence[SliceView], labels: Mapping[int, str]) -> tuple[AnatomyTable | None, str]:

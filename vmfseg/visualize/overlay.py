@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A picture of a prediction: every slice with its labels, to see at a glance whether they fit."""
+"""Draw the slices of a prediction with their labels on top."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from monai.data import MetaTensor
 from vmfseg.model.prediction import Prediction
 from vmfseg.transforms.intensity import PercentileNormalize
 from vmfseg.transforms.spatial import ToSliceStack
-from vmfseg.visualize.style import INK, class_color, new_figure, overlay, png_bytes, upright
+from vmfseg.visualize.figure_style import INK, class_color, new_figure, overlay, png_bytes, upright
 
 __all__ = ["draw_overlay"]
 

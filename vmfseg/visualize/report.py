@@ -1,28 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``report.html``: everything about a run in one file that opens from disk, worst cases first."""
+"""Report of a run as one HTML file: worst cases, scores, kernels, curves, manifest."""
 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from vmfseg.metrics import METRICS
+from vmfseg.model import Predictor
 from vmfseg.utils import VmfError, atomic_write, find_vmf_error
+from vmfseg.utils.io import StrPath
 
-from .cases import ScoredVolume, add_pictures, scored_volumes
 from .curves import draw_boxes, draw_history
-from .model import load_run_model
-from .page import Page, flatten, picture
-from .run import RunFiles, open_run
+from .report_cases import ScoredVolume, add_pictures, scored_volumes
+from .report_page import Page, flatten, picture
+from .run_files import RunFiles, open_run, run_experiment
 
 __all__ = ["build_report"]
 
-StrPath = str | os.PathLike[str]
-
 _LOG = logging.getLogger(__name__)
+#: What a protocol means, by its name in ``metrics.json``.
+_PROTOCOLS = {"clean": "target domain unseen", "paper": "protocol of the paper's reference code"}
 _MEASURES = {"edv_ml": "EDV, ml", "esv_ml": "ESV, ml", "ef_percent": "ejection fraction, %"}
 
 
@@ -31,35 +31,36 @@ def build_report(
     output: StrPath | None = None,
     *,
     dataset_dir: StrPath | None = None,
-    bundle: StrPath | None = None,
+    checkpoint: StrPath | None = None,
     cases: int = 4,
     overwrite: bool = False,
+    trust: bool = False,
 ) -> Path:
     """Write the report of a run.
 
-    Figures, tables and curves come from the files of the run. For pictures of cases the network is rebuilt from the
-    bundle's config and a few volumes are shown to it again; where that cannot be done (no model, no data) the report
-    says why and shows the rest.
+    Figures, tables and curves come from the files of the run. For pictures of cases the model segments a few volumes
+    again; where that cannot be done (no model, no data) the report says why and shows the rest.
 
     Args:
-        run_dir: output folder of a bundle after ``run training``, the bundle's own folder, or a folder that
-            ``vmfseg evaluate`` wrote.
+        run_dir: output folder of a training, a bundle, a name below ``bundles``, or a folder that ``vmfseg evaluate``
+            wrote.
         output: the HTML file; default ``report.html`` in the folder of the figures.
         dataset_dir: the data of the run; not needed for the phantom.
-        bundle: folder with ``configs/train.json``, if ``run_dir`` does not lie in it.
+        checkpoint: the model, if it is neither in ``models`` of the folder nor in its bundle.
         cases: how many worst cases to show; 0 shows none and needs neither model nor data.
         overwrite: whether an existing report may be replaced.
+        trust: see :meth:`vmfseg.model.Model.load`.
 
     Returns:
         The file.
 
     Raises:
         ValueError: if ``cases`` is negative.
-        VmfError: VMF320 and VMF321 if ``run_dir`` holds no figures, VMF503 if the report exists.
+        VmfError: VMF352 and VMF353 if ``run_dir`` holds no figures, VMF503 if the report exists.
     """
     if cases < 0:
         raise ValueError(f"cases must be 0 or more, got {cases}.")
-    run = open_run(run_dir, bundle)
+    run = open_run(run_dir, checkpoint, trust=trust)
     target = Path(output) if output is not None else run.folder / "report.html"
     if target.exists() and not overwrite:
         fix = "pass --overwrite or choose another output"
@@ -73,14 +74,14 @@ def build_report(
 
 
 def _title(run: RunFiles, given: Path) -> str:
-    return str(run.manifest.get("bundle") or given.name or given.resolve().name)
+    return (run.model.name if run.model else "") or given.name or given.resolve().name
 
 
 def _page(run: RunFiles, volumes: Sequence[ScoredVolume], title: str) -> Page:
     summary, overall = run.summary, run.summary["overall"]
     domains = ", ".join(summary["domains"])
     counts = f"{_count(overall['n_volumes'], 'volume')} of {_count(overall['n_subjects'], 'subject')}"
-    page = Page(title=title, lead=f"Domain {domains}; {counts}, protocol {summary['protocol']}.")
+    page = Page(title=title, lead=f"Domain {domains}; {counts}, {_PROTOCOLS.get(summary['protocol'], '')}.")
     page.notes += run.notes
     page.notes += [str(line) for line in summary.get("inputs", {}).get("warnings", [])]
     page.cards = _cards(summary, volumes)
@@ -96,7 +97,7 @@ def _page(run: RunFiles, volumes: Sequence[ScoredVolume], title: str) -> Page:
     if any(row.dice is not None for row in run.rows):
         page.boxes = picture(draw_boxes(run.rows), "Dice of each volume by domain and class")
     if run.epochs:
-        selected = run.manifest.get("selection", {}).get("epoch")
+        selected = None if run.model is None else run.model.facts.get("selection", {}).get("epoch")
         page.history = picture(draw_history(run.epochs, selected), "Loss terms and validation Dice during training")
     page.facts = _facts(run)
     page.definitions = [(name, entry["unit"], entry["definition"]) for name, entry in summary["definitions"].items()]
@@ -107,14 +108,15 @@ def _page(run: RunFiles, volumes: Sequence[ScoredVolume], title: str) -> Page:
 def _add_cases(
     page: Page, run: RunFiles, volumes: Sequence[ScoredVolume], cases: int, dataset_dir: StrPath | None
 ) -> None:
-    if run.bundle is None or run.model is None:
+    if run.model is None:
         page.notes.append("There is no trained model beside these figures, so there are no pictures of cases.")
         return
     try:
-        model = load_run_model(run.bundle, run.model, run.manifest, dataset_dir)
-        if not model.same_data:
+        experiment, same = run_experiment(run.model, dataset_dir)
+        if not same:
             page.notes.append("The data is not the one of the run (checksums or split differ); pictures may differ.")
-        add_pictures(page, model, volumes, cases)
+        predictor = Predictor.from_bundle(run.model.root, checkpoint=run.model.weights, trust=run.model.trust)
+        add_pictures(page, predictor, experiment, volumes, cases)
     except (VmfError, RuntimeError) as error:
         refusal = find_vmf_error(error)
         if refusal is None:
@@ -175,14 +177,14 @@ def _reference(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _facts(run: RunFiles) -> list[tuple[str, list[tuple[str, str]]]]:
-    manifest = {key: value for key, value in run.manifest.items() if key not in ("versions", "settings", "sha256")}
-    groups = {
-        "Run": manifest,
-        "Settings": run.manifest.get("settings", {}),
-        "Versions": run.manifest.get("versions", {}),
-        "Checksums (SHA-256)": run.manifest.get("sha256", {}),
-    }
-    facts = [(title, flatten(values)) for title, values in groups.items() if values]
+    facts: list[tuple[str, list[tuple[str, str]]]] = []
+    if run.model is not None:
+        model, rest = run.model, dict(run.model.facts)
+        versions, sums = rest.pop("versions", {}), rest.pop("sha256", {})
+        steps = [str(step.get("_target_", "")).rsplit(".", 1)[-1] for step in model.preprocessing]
+        about = {"bundle": model.name, "version": model.version, "preprocessing": steps, **rest}
+        groups = {"Run": about, "Network": model.network, "Versions": versions, "Checksums (SHA-256)": sums}
+        facts = [(title, flatten(values)) for title, values in groups.items() if values]
     spacings = [
         (" × ".join(f"{size:g}" for size in entry["spacing"]) + " mm", _count(entry["n_volumes"], "volume"))
         for entry in run.summary.get("spacing_mm", [])

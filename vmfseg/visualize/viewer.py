@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A scan in a notebook, with its labels and the maps of kernels on top: NiiVue, by ipyniivue."""
+"""NiiVue viewer for notebooks: a scan with its labels and the map of one kernel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from matplotlib.colors import to_rgb
 
 from vmfseg.utils import VmfError
-from vmfseg.visualize.style import class_color
+from vmfseg.visualize.figure_style import class_color
 
 __all__ = ["show_volume"]
 
@@ -51,7 +51,7 @@ def show_volume(
         In a notebook::
 
             prediction = predictor.predict("scan.nii.gz", activations=True)
-            show_volume("scan.nii.gz", prediction.labels, prediction.activations, names=predictor.spec.labels)
+            show_volume("scan.nii.gz", prediction.labels, prediction.activations, names=predictor.labels)
     """
     package = _package()
     scan: Any = nib.load(image) if isinstance(image, str | os.PathLike) else image

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The routes, by subject."""
+"""Routes of the REST API."""
 
-from . import datastore, explain, infer, learning, page, session
+from . import datastore, explain_routes, infer, learning, page
 
 __all__ = ["ROUTERS"]
 
-ROUTERS = (page.router, infer.router, session.router, datastore.router, learning.router, explain.router)
+ROUTERS = (page.router, infer.router, datastore.sessions, datastore.router, learning.router, explain_routes.router)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/datastore/``: images and labels."""
+"""``/datastore/`` and ``/session/``: images, labels and uploaded images."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from fastapi.responses import FileResponse
 from vmfseg.data.reader import read_volume
 from vmfseg.model.scan import Scan
 from vmfseg.serving.answers import encode_map
-from vmfseg.serving.labels import FINAL
+from vmfseg.serving.label_store import FINAL
 from vmfseg.serving.names import check_plain, parse_object, safe_stem
 from vmfseg.serving.routes.infer import ImageInput, Shared, public_refusals, status
 from vmfseg.serving.service import Service
 from vmfseg.serving.workspace import keep_upload
 from vmfseg.utils import VmfError, sha256_file
 
-__all__ = ["router"]
+__all__ = ["router", "sessions"]
 
 router = APIRouter(prefix="/datastore", tags=["datastore"])
+sessions = APIRouter(prefix="/session", tags=["session"])
 
 _BINARY = "application/octet-stream"
 Image = Annotated[str, Query(description="id of an image")]
@@ -205,6 +206,40 @@ def put_label_info(service: Shared, label: Image, tag: Tag = FINAL, info: Info =
 def update_label_info(service: Shared, label: Image, tag: Tag = FINAL, params: Info = "{}") -> dict[str, Any]:
     """The older name of the same."""
     return put_label_info(service, label, tag, params)
+
+
+@sessions.put("/", summary="Keep an image for several requests")
+def create_session(
+    service: Shared,
+    files: Annotated[list[UploadFile], File(description="one image, or all files of a DICOM series")],
+    expiry: Annotated[int, Query(description="seconds without use; 0 for the server's own limit")] = 0,
+    uncompress: Annotated[bool, Query(description="not offered: send the files themselves")] = False,
+) -> dict[str, Any]:
+    """Return the id of a new session."""
+    if uncompress:
+        fix = "send the files of the series themselves"
+        raise VmfError("VMF197", subject="uncompress", rule="archives are not unpacked", fix=fix)
+    session = service.sessions.add([(file.filename, file.file) for file in files], expiry)
+    return {"session_id": session.id, "session_info": session.describe()}
+
+
+@sessions.get("/{session_id}", summary="Get a session, or its image", response_model=None)
+def get_session(
+    service: Shared, session_id: str, update_ts: bool = False, image: bool = False
+) -> Response | dict[str, Any]:
+    """Return what is known about a session; with ``image`` the file itself."""
+    session = service.sessions.get(session_id, touch=update_ts)
+    if not image:
+        return session.describe()
+    if session.image.is_dir():
+        raise VmfError("VMF197", subject="image", rule="a series is not sent back", fix="you have its files")
+    return FileResponse(session.image, media_type=_BINARY, filename=safe_stem(session.name))
+
+
+@sessions.delete("/{session_id}", summary="End a session")
+def end_session(service: Shared, session_id: str) -> dict[str, Any]:
+    """Remove a session and its image."""
+    return service.sessions.remove(session_id).describe()
 
 
 def _attachment(content: bytes, name: str) -> Response:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/info/`` and ``/infer/``: what there is, and the segmentation of a listed, uploaded or kept image."""
+"""``/info/`` and ``/infer/``: models, and segmentation of a listed or uploaded image."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from fastapi.responses import JSONResponse
 
 from vmfseg import __version__
 from vmfseg.serving.answers import encode_map, multipart, result_name
-from vmfseg.serving.errors import Refusal, public_error
-from vmfseg.serving.labels import ORIGINAL
-from vmfseg.serving.models import ServedModel, find_model
+from vmfseg.serving.http_errors import Refusal, public_error
+from vmfseg.serving.label_store import ORIGINAL
 from vmfseg.serving.names import check_plain, parse_object
+from vmfseg.serving.served_models import ServedModel, find_model
 from vmfseg.serving.service import Service, service_of
+from vmfseg.serving.store_training import OPTIONS
 from vmfseg.serving.strategies import STRATEGIES
-from vmfseg.serving.training import OPTIONS
 from vmfseg.serving.workspace import keep_upload
 from vmfseg.utils import VmfError, find_vmf_error
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/activelearning/`` and ``/train/``: what to label next, and learning from it."""
+"""``/activelearning/`` and ``/train/``: the next image to label, and training on the labels."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Query, Request
 from fastapi.concurrency import run_in_threadpool
 
-from vmfseg.serving.models import find_model
 from vmfseg.serving.routes.infer import Shared
+from vmfseg.serving.served_models import find_model
 from vmfseg.serving.strategies import check_strategy, next_by_chance, next_by_quality
 
 __all__ = ["router"]

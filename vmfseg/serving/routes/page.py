@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page, the documentation of the routes, the login of MONAI Label's client, and the pulse."""
+"""The page, the API documentation, the login of MONAI Label clients, and the health check."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def icon() -> Response:
 
 @router.get("/docs", include_in_schema=False)
 def docs(request: Request) -> Response:
-    """Return the routes as a page that needs no network."""
+    """Return the API documentation as a page that loads nothing from elsewhere."""
     schema = request.app.openapi()
     groups: dict[str, list[dict[str, Any]]] = {}
     for path, methods in schema["paths"].items():

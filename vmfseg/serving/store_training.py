@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training on the labels of the store: one at a time, in a process of its own, into a folder of its own.
+"""Train a served bundle on the labels of the store, in a process and a folder of its own.
 
 The bundle itself is never written to. When a training ends well, its model is served from then on; the weights lie in
 ``.vmfseg/runs/MODEL-N/models`` of the studies.
@@ -20,22 +20,22 @@ from typing import Any
 
 import numpy as np
 
+from vmfseg.bundle.config import read_config
 from vmfseg.data import Datalist, Row
 from vmfseg.data.reader import read_header, read_volume
-from vmfseg.serving.errors import public_error
-from vmfseg.serving.labels import FINAL, LabelStore
-from vmfseg.serving.models import ServedModel
+from vmfseg.serving.http_errors import public_error
+from vmfseg.serving.label_store import FINAL, LabelStore
+from vmfseg.serving.served_models import ServedModel
 from vmfseg.serving.studies import HIDDEN
 from vmfseg.utils import VmfError, numpy_rng, read_json, write_json
 
-__all__ = ["OPTIONS", "Training", "store_rows"]
+__all__ = ["OPTIONS", "Training", "row_overrides", "store_rows"]
 
 #: What a client may choose, with the config id and the type of the value.
 OPTIONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "max_iterations": ("max_iterations", int),
     "max_epochs": ("train::trainer::max_epochs", int),
     "epoch_length": ("epoch_length", int),
-    "pretraining_iterations": ("pretraining_iterations", int),
     "learning_rate": ("learning_rate", float),
     "batch_size": ("batch_size", int),
     "seed": ("seed", int),
@@ -72,17 +72,23 @@ class Training:
                 fix = "wait for it, or stop it by DELETE /train/"
                 raise VmfError("VMF541", subject="training", rule="a training runs already", fix=fix)
             share = float(_number("val_split", params.get("val_split", 0.2), float))
-            spec = model.predictor.spec
+            trained = model.predictor.model
+            if not (trained.root / "configs" / "train.json").is_file():
+                raise VmfError(
+                    "VMF305",
+                    subject=model.name,
+                    rule="a training needs the configs of the bundle",
+                    found="a model without configs/train.json",
+                    fix="serve the folder of the bundle",
+                )
             rows = store_rows(self.labels, share, seed=values.get("seed", 0))
             folder, number = self._new_folder(model.name)
-            Datalist("studies", self.labels.studies.root, spec.labels, tuple(rows)).save(folder / "datalist.json")
-            job = {
-                "config": str(spec.root / "configs" / "train.json"),
-                "folder": str(folder),
-                "weights": str(spec.weights) if params.get("pretrained", True) else None,
-                "values": values,
-            }
-            write_json(folder / "job.json", job)
+            warm = bool(params.get("pretrained", True))
+            config = read_config(trained.root / "configs" / "train.json", "configs/train.json")
+            write_json(folder / "overrides.json", {**row_overrides(rows, self.labels, config, warm=warm), **values})
+            command = [sys.executable, "-m", "vmfseg.cli.main", "train", str(trained.root), "-o", str(folder)]
+            command += ["--config", str(folder / "overrides.json"), *(["--init", str(trained.weights)] if warm else [])]
+            command += ["--trust"] if trained.trust else []
             self._folder = folder
             self._task = {
                 "id": secrets.token_hex(8),
@@ -93,8 +99,8 @@ class Training:
                 "run": number,
             }
             with (folder / "log.txt").open("wb") as log:
-                self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                    [sys.executable, "-m", "vmfseg.serving.train_run", str(folder / "job.json")],
+                self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and command
+                    command,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
@@ -157,7 +163,7 @@ class Training:
     def _describe(self) -> dict[str, Any]:
         lines = (self._folder / "log.txt").read_text(encoding="utf-8", errors="replace").splitlines()[-_LINES:]
         roots = [self._folder, self.labels.studies.root]
-        shown = [public_error(VmfError("VMF000", rule=line), roots).rule for line in lines]
+        shown = [public_error(VmfError("VMF900", rule=line), roots).rule for line in lines]
         return {**self._task, "details": [line for line in shown if line]}
 
     def _summary(self, folder: Path) -> dict[str, Any]:
@@ -225,11 +231,33 @@ def store_rows(labels: LabelStore, validation: float = 0.2, seed: int = 0) -> li
     return rows
 
 
+def row_overrides(rows: list[Row], labels: LabelStore, config: Mapping[str, Any], *, warm: bool) -> dict[str, Any]:
+    """Return the entries of ``train.json`` that rows of the store replace.
+
+    Args:
+        rows: see :func:`store_rows`.
+        labels: of the store.
+        config: the bundle's ``train.json``.
+        warm: start from the served weights; stages before the training are left out then.
+    """
+    datalist = Datalist("studies", labels.studies.root, {0: "background", 1: "class"}, tuple(rows))
+    parts: dict[str, list[dict[str, Any]]] = {"labeled": [], "validation": [], "unlabeled": []}
+    for row, item in zip(rows, datalist.to_dicts(), strict=True):
+        parts[str(row.split)].append({key: value for key, value in item.items() if value is not None})
+    values: dict[str, Any] = {"train::dataset::data": parts["labeled"], "validate::dataset::data": parts["validation"]}
+    if "unlabeled_dataset" in config["train"] and parts["unlabeled"]:
+        values["train::unlabeled_dataset::data"] = parts["unlabeled"]
+    if warm:
+        before = ("@pretraining::stage", "@kernels::stage")
+        values["stages::stages"] = [stage for stage in config["stages"]["stages"] if stage not in before]
+    return values
+
+
 def _labeled_frames(path: Path) -> list[int]:
     array = read_volume(path, kind="label").array
     if array.ndim == 3:
         raise VmfError(
-            "VMF234",
+            "VMF237",
             subject=path.name,
             rule="the label of a cine must have its frames",
             found="one volume",

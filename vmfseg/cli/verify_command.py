@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``vmfseg verify``: open every file of a data set once, and say everything that is wrong with it."""
+"""``vmfseg verify``: check every file of a data set."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.markup import escape
 
+from vmfseg.cli.terminal import AsJson, Overwrite, print_line, print_table, progress_bar, refuse_existing
 from vmfseg.data.datalist import Datalist
 from vmfseg.data.discover import open_datalist
 from vmfseg.data.findings import Finding
 from vmfseg.data.verify import verify_datalist
-from vmfseg.utils import VmfError
 
 __all__ = ["verify"]
 
@@ -38,9 +36,9 @@ def verify(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Write the datalist (JSON) here, unless there are errors.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing output.")] = False,
+    overwrite: Overwrite = False,
     workers: Annotated[int, typer.Option(min=1, help="Threads that read files.")] = 2,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     r"""Check every image, label and pair of a data set; exit code 3 if something must be repaired.
 
@@ -52,13 +50,7 @@ def verify(
       vmfseg verify ~/MnMs
       vmfseg verify scans.csv --classes LV,MYO,RV -o datalist.json
     """
-    if output is not None and output.exists() and not overwrite:
-        raise VmfError(
-            "VMF503",
-            subject=str(output),
-            rule="the output exists already",
-            fix="pass --overwrite or choose another output",
-        )
+    refuse_existing([] if output is None else [output], overwrite)
     names = None if classes is None else dict(enumerate(["background", *(c.strip() for c in classes.split(","))]))
     datalist, notes = open_datalist(path, labels=names, checksums=output is not None)
     findings = [*notes, *_with_progress(datalist, workers, quiet=as_json)]
@@ -74,15 +66,7 @@ def verify(
 
 
 def _with_progress(datalist: Datalist, workers: int, *, quiet: bool) -> list[Finding]:
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("verifying"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("subjects"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
+    with progress_bar("verifying", "subjects", quiet=quiet) as bar:
         task = bar.add_task("verify", total=len(datalist.subjects))
         return verify_datalist(datalist, workers=workers, progress=lambda done, _: bar.update(task, completed=done))
 
@@ -105,28 +89,21 @@ def _summary(datalist: Datalist, findings: list[Finding]) -> dict[str, Any]:
 
 
 def _show(datalist: Datalist, findings: list[Finding], written: Path | None) -> None:
-    console = Console()
     summary = _summary(datalist, findings)
     if findings:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in ("", "code", "subject", "file", "finding"):
-            table.add_column(name, overflow="fold", no_wrap=name in ("", "code"))
+        rows = []
         for finding in sorted(findings, key=lambda f: f.severity != "error"):
             color = "red" if finding.severity == "error" else "yellow"
-            severity = f"[{color}]{finding.severity}[/{color}]"
-            cells = (finding.subject, os.path.basename(finding.file), finding.message)
-            table.add_row(severity, finding.code, *(cell.replace("[", r"\[") for cell in cells))
-        console.print(table)
-    console.print(
+            cells = (finding.code, finding.subject, os.path.basename(finding.file), finding.message)
+            rows.append((f"[{color}]{finding.severity}[/{color}]", *map(escape, cells)))
+        print_table(("", "code", "subject", "file", "finding"), rows)
+    print_line(
         f"{datalist.name}: {summary['subjects']} subjects, {len(summary['domains'])} domains"
         f" ({', '.join(summary['domains'])}), {summary['rows']} rows, {summary['labeled_rows']} labelled:"
-        f" {_count(summary['errors'], 'error')}, {_count(summary['warnings'], 'warning')}",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
+        f" {_count(summary['errors'], 'error')}, {_count(summary['warnings'], 'warning')}"
     )
     if written is not None:
-        console.print(f"wrote {written}", highlight=False, markup=False, soft_wrap=True)
+        print_line(f"wrote {written}")
 
 
 def _count(number: int, noun: str) -> str:

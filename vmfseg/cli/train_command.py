@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``vmfseg train``: the short form of ``python -m monai.bundle run training``, with checked keys."""
+"""``vmfseg train``: run the training of a bundle, with checked overrides."""
 
 from __future__ import annotations
 
-import inspect
+import json
 import logging
 import re
 import signal
@@ -14,18 +14,17 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from fire.parser import DefaultParseValue  # type: ignore[import-untyped]
+from monai.bundle import ConfigWorkflow
 
-from vmfseg.utils import VmfError, did_you_mean
+from vmfseg.bundle import check_keys, read_overlay, require_trusted
+from vmfseg.bundle.components import config_findings
+from vmfseg.bundle.config import entries, normalize_key, overlay, read_config
+from vmfseg.model.artifact import find_bundle
+from vmfseg.utils import VmfError
+from vmfseg.utils.io import StrPath
 
 __all__ = ["train", "train_bundle"]
-
-_EXAMPLES = """Examples:
-  vmfseg train vmfnet_mnms
-  vmfseg train vmfnet_mnms --dataset_dir ~/MnMs --target_domain B --paper
-  vmfseg train vmfnet_mnms --kappa 20 -o runs/kappa20 --resume
-  vmfseg train vmfnet_mnms --train::optimizer::lr 0.0005 --set batch_size=8
-  vmfseg train ~/downloads/their_bundle --trust
-"""
 
 
 def train(
@@ -45,8 +44,14 @@ def train(
     seed: Annotated[int | None, typer.Option(help="Decides split, weights, order, augmentation.")] = None,
     protocol: Annotated[str | None, typer.Option(help="clean, or paper (the reference code's choices).")] = None,
     max_iterations: Annotated[int | None, typer.Option("--max_iterations", help="Labelled batches in all.")] = None,
-    num_kernels: Annotated[int | None, typer.Option("--num_kernels", help="vMF kernels.")] = None,
-    kappa: Annotated[float | None, typer.Option(help="Concentration of the kernels.")] = None,
+    network_def: Annotated[
+        str | None, typer.Option("--network_def", metavar="JSON", help="Another network: _target_ and its arguments.")
+    ] = None,
+    num_kernels: Annotated[int | None, typer.Option("--num_kernels", help="vMF kernels (network_def).")] = None,
+    kappa: Annotated[float | None, typer.Option(help="Concentration of the kernels (network_def).")] = None,
+    init: Annotated[
+        str | None, typer.Option(help="Start from the weights of a bundle, a run, model.pt or model.safetensors.")
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", help="Folder of this run and its model; without it, inside the bundle."),
@@ -54,15 +59,29 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Do everything again.")] = False,
     paper: Annotated[bool, typer.Option("--paper", help="The paper's scale (configs/paper.json).")] = False,
+    configs: Annotated[
+        list[Path] | None,
+        typer.Option("--config", help="JSON or YAML file of overrides: plain values; repeatable."),
+    ] = None,
     pairs: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key of the config; repeatable.")
     ] = None,
-    trust: Annotated[bool, typer.Option("--trust", help="Run a bundle that vmfseg bundle check refuses.")] = False,
+    trust: Annotated[bool, typer.Option("--trust", help="Execute configs that are not those of the package.")] = False,
 ) -> None:
-    """Train a bundle: pre-training, kernels, training, calibration, evaluation. Finished stages are skipped.
+    r"""Train a bundle: all its stages, to a model with scores. Finished stages are skipped.
 
     Every key of the bundle's train.json is an option, nested ones with ::
-    between the parts. A key that the config does not have is an error.
+    between the parts; values are JSON. A key that the config does not have is an
+    error.
+
+    \b
+    Examples:
+      vmfseg train vmfnet_mnms
+      vmfseg train vmfnet_mnms --dataset_dir ~/MnMs --target_domain B --paper
+      vmfseg train vmfnet_mnms --kappa 20 -o runs/kappa20 --resume
+      vmfseg train vmfnet_mnms --network_def::level 1 --set batch_size=8
+      vmfseg train vmfnet_mnms --init runs/kappa20 --config mine.json
+      vmfseg train ~/downloads/their_bundle --trust
     """
     named = {
         "dataset_dir": dataset_dir,
@@ -71,8 +90,10 @@ def train(
         "seed": seed,
         "protocol": protocol,
         "max_iterations": max_iterations,
-        "num_kernels": num_kernels,
-        "kappa": kappa,
+        "network_def": None if network_def is None else _value(network_def),
+        "network_def::num_kernels": num_kernels,
+        "network_def::kappa": kappa,
+        "init": init,
         "resume": resume or None,
         "fresh": fresh or None,
     }
@@ -81,52 +102,61 @@ def train(
     if bundle.startswith("-"):
         raise VmfError("VMF111", subject=bundle, rule="BUNDLE must come first", fix="vmfseg train BUNDLE [OPTIONS]")
     overrides = {key: value for key, value in named.items() if value is not None}
+    values = {**_pairs(pairs or []), **_options(context.args), **overrides}
     try:
-        train_bundle(bundle, {**_pairs(pairs or []), **_options(context.args), **overrides}, paper=paper, trust=trust)
+        train_bundle(bundle, values, configs or (), paper=paper, trust=trust)
     except KeyboardInterrupt:
         typer.echo("interrupted; --resume goes on from the last checkpoint", err=True)
         raise
 
 
-train.__doc__ = f"{inspect.cleandoc(train.__doc__ or '')}\n\n\b\n{_EXAMPLES}"
+train.takes_any_option = True  # type: ignore[attr-defined]
 
 
 def train_bundle(
-    bundle: str, overrides: Mapping[str, Any] | None = None, paper: bool = False, trust: bool = False
+    bundle: StrPath,
+    overrides: Mapping[str, Any] | None = None,
+    configs: Sequence[StrPath] = (),
+    *,
+    paper: bool = False,
+    trust: bool = False,
 ) -> None:
     """Run the ``training`` of a bundle by MONAI's workflow, in this process.
 
     Args:
         bundle: folder of a bundle, or a name below ``./bundles``.
         overrides: values by config id.
+        configs: files of overrides, see :func:`vmfseg.bundle.read_overlay`.
         paper: add ``configs/paper.json``.
         trust: run it even if :func:`vmfseg.bundle.require_trusted` would refuse it.
 
     Raises:
-        VmfError: VMF110 a key that the config lacks, VMF303 no such bundle, VMF305 a config that is missing, VMF310 to
-            VMF317 a config that cannot work, VMF410 to VMF416 a bundle that could run code of its own, VMF505 out of
-            memory, and what the data, the stages and the writer refuse.
+        VmfError: VMF110 a key that the config lacks, VMF330 no such bundle, VMF305 a config that is missing, VMF310 to
+            VMF317 a config that cannot work, VMF410 and VMF411 a bundle that is not the package's, VMF419 overrides
+            that are not plain, VMF505 out of memory, and what the data, the stages and the writer refuse.
     """
-    from monai.bundle import ConfigWorkflow
-
-    from vmfseg.bundle import check_keys, require_trusted
-    from vmfseg.bundle.components import config_findings
-    from vmfseg.bundle.config import overlay, read_config
-
-    folder = _folder(bundle)
-    files = _configs(folder, ["train.json", "paper.json"] if paper else ["train.json"])
+    folder = find_bundle(bundle)
+    files = [folder / "configs" / name for name in ("train.json", *(["paper.json"] if paper else []))]
+    for file in files:
+        if not file.is_file():
+            raise VmfError("VMF305", subject=str(file), rule="the bundle has no such config", fix="check the bundle")
     require_trusted(folder, trust)
-    values = dict(overrides or {})
     config = overlay(*(read_config(file, f"configs/{file.name}") for file in files))
-    if "bundle_root" in config:
-        values.setdefault("bundle_root", str(folder))
+    values: dict[str, Any] = {"bundle_root": str(folder)} if "bundle_root" in config else {}
+    for path in configs:
+        values |= read_overlay(path, config, trust)
+    # whole sections before what is changed in them
+    values |= dict(sorted((overrides or {}).items(), key=lambda item: normalize_key(item[0]).count("::")))
     with _quiet():
         check_keys(config, values)
         config = overlay(config, values)
         for finding in config_findings(config, f"configs/{files[-1].name}", ("training",)):
             raise finding
+        # what was checked is what runs: whole sections, with the changes already in them
+        changed = {name: config[name] for name in {normalize_key(key).split("::")[0] for key in values}}
         names = [str(file) for file in files]
-        workflow = ConfigWorkflow(names, logging_file=False, run_id="training", workflow_type="train", **values)
+        # a bundle's logging.conf can name any code, so it is not used
+        workflow = ConfigWorkflow(names, logging_file=False, run_id="training", workflow_type="train", **changed)
         failure: Exception | None = None
         try:
             with _terminated_like_interrupted():
@@ -137,29 +167,6 @@ def train_bundle(
             failure = error
         if failure is not None:
             raise _explain(failure, config, values)
-
-
-def _folder(bundle: str) -> Path:
-    given, below = Path(bundle).expanduser(), Path("bundles") / bundle
-    for folder in (given, below):
-        if (folder / "configs").is_dir():
-            return folder
-    there = sorted(path.parent.name for path in Path("bundles").glob("*/configs"))
-    raise VmfError(
-        "VMF303",
-        subject=bundle,
-        rule="there is no such bundle",
-        found=f"below ./bundles are {', '.join(there)}" if there else "no folder ./bundles here",
-        fix=did_you_mean(bundle, there).strip() or "pass the folder that holds configs/train.json",
-    )
-
-
-def _configs(folder: Path, names: Sequence[str]) -> list[Path]:
-    files = [folder / "configs" / name for name in names]
-    for file in files:
-        if not file.is_file():
-            raise VmfError("VMF305", subject=str(file), rule="the bundle has no such config", fix="check the bundle")
-    return files
 
 
 def _pairs(pairs: Sequence[str]) -> dict[str, Any]:
@@ -192,9 +199,11 @@ def _options(words: Sequence[str]) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    from fire.parser import DefaultParseValue  # type: ignore[import-untyped]
-
-    return DefaultParseValue(text)
+    """Read a value as JSON, else as Python's literals as MONAI's command line does, else as text."""
+    try:
+        return json.loads(text, parse_constant=lambda _: text)
+    except ValueError:
+        return DefaultParseValue(text)
 
 
 def _explain(error: Exception, config: Mapping[str, Any], values: Mapping[str, Any]) -> Exception:
@@ -221,8 +230,6 @@ def _explain(error: Exception, config: Mapping[str, Any], values: Mapping[str, A
 
 def _refused_value(component: str, found: str, config: Mapping[str, Any]) -> VmfError:
     """Say which entry of the config holds the arguments that a class refuses."""
-    from vmfseg.bundle.config import entries
-
     places = [
         place
         for place, value in entries(config)

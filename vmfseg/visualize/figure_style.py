@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One look for all pictures: colors that color-blind readers can tell apart, no window, no time stamp in the file."""
+"""Style of all figures: color-blind safe colors, no display, reproducible PNG files."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Why a scan was segmented as it was: the map of every kernel, and what tissue each kernel stands for.
+r"""Kernel maps of segmented scans, and the tissue of each kernel.
 
 The tissue of kernel :math:`j` is read off the prediction itself: with activations :math:`a_{jp}` and the predicted
 class :math:`\hat y_p`, the share :math:`s_{jn} = \sum_{p: \hat y_p = n} a_{jp} / \sum_p a_{jp}` of its activation
@@ -51,13 +51,13 @@ def kernel_shares(labels: npt.NDArray[Any], activations: npt.NDArray[Any], class
 
 @dataclass(frozen=True)
 class Explanation:
-    """One segmented frame with the maps of all kernels.
+    """One segmented frame, with the maps of all kernels where the network has any.
 
     Attributes:
         id: by which the maps are fetched.
         scan: the frame that was segmented, as a volume of its own.
         labels: ``XYZ``.
-        activations: ``XYZJ``, float16.
+        activations: ``XYZJ``, float16; ``J`` is 0 for a network without kernels.
         facts: what the client is told at once.
     """
 
@@ -97,7 +97,8 @@ class Explanation:
         """
         count = self.activations.shape[-1]
         if not 0 <= number < count:
-            found, fix = str(number), f"kernels count from 0 to {count - 1}"
+            found = str(number)
+            fix = f"Choose a kernel from 0 to {count - 1}." if count else "The model has no kernels."
             raise VmfError("VMF185", subject="kernel", rule="there is no such kernel", found=found, fix=fix)
         return np.asarray(np.rint(self.activations[..., number].astype(np.float32) * 255), dtype=np.uint8)
 
@@ -137,10 +138,12 @@ class Explanations:
         self,
         scan: Scan,
         labels: npt.NDArray[np.uint8],
-        activations: npt.NDArray[np.float32],
+        activations: npt.NDArray[np.float32] | None,
         facts: dict[str, Any],
     ) -> Explanation:
-        """Keep an explanation; ``facts`` must have ``classes``, and get ``id``, ``shape`` and ``kernels``."""
+        """Keep a result; ``facts`` must have ``classes``, and get ``id``, ``shape`` and ``kernels``."""
+        if activations is None:
+            activations = np.zeros((*labels.shape, 0), np.float32)
         shares = kernel_shares(labels, activations, len(facts["classes"]))
         total = activations.mean(axis=(0, 1, 2), dtype=np.float64)
         names = [entry["name"] for entry in facts["classes"]]
@@ -174,6 +177,6 @@ class Explanations:
         with self._lock:
             if key not in self._kept:
                 fix = "run the model again"
-                raise VmfError("VMF182", subject="result", rule="there is no such result any more", fix=fix)
+                raise VmfError("VMF199", subject="result", rule="there is no such result any more", fix=fix)
             self._kept.move_to_end(key)
             return self._kept[key]

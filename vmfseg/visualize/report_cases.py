@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part of a report that needs the network: pictures of cases, and what the kernels stand for."""
+"""Sections of a report that need the network: pictures of cases, kernels and their anatomy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from vmfseg.data import Experiment
 from vmfseg.metrics import ScoreRow
+from vmfseg.model import Predictor
 from vmfseg.representation import ActivationSample, describe_channels, match_channels
 from vmfseg.utils import numpy_rng
 
@@ -21,10 +23,9 @@ from .activations import (
     draw_confusion,
     order_channels,
 )
-from .model import RunModel
-from .montage import draw_montage
-from .page import Page, picture
-from .views import SliceView, as_samples, view_volume, worst_slice
+from .report_page import Page, picture
+from .slice_montage import draw_montage
+from .slice_views import SliceView, as_samples, view_volume, worst_slice
 
 __all__ = ["ScoredVolume", "add_pictures", "scored_volumes"]
 
@@ -68,16 +69,19 @@ def scored_volumes(rows: Sequence[ScoreRow]) -> list[ScoredVolume]:
     return sorted(volumes, key=lambda volume: (volume.mean is None, volume.mean or 0.0))
 
 
-def add_pictures(page: Page, model: RunModel, volumes: Sequence[ScoredVolume], cases: int) -> None:
-    """Show the worst and the median volumes to the network again and put what it makes of them into the page.
+def add_pictures(
+    page: Page, predictor: Predictor, experiment: Experiment, volumes: Sequence[ScoredVolume], cases: int
+) -> None:
+    """Segment the worst and the median volumes again and add their pictures, and the kernels, to the page.
 
     Args:
         page: what to add to.
-        model: network and data.
+        predictor: the model.
+        experiment: its data.
         volumes: from :func:`scored_volumes`.
         cases: how many worst cases.
     """
-    rows = _rows_by_volume(model)
+    rows = _rows_by_volume(experiment)
     found = [(volume, rows[volume.rows[0].volume_key]) for volume in volumes if volume.rows[0].volume_key in rows]
     if not found:
         page.notes.append("None of the scored volumes is in the data, so there are no pictures of cases.")
@@ -87,22 +91,23 @@ def add_pictures(page: Page, model: RunModel, volumes: Sequence[ScoredVolume], c
     chosen = list(range(min(cases, len(found))))
     median = len(found) // 2
     wanted = {*chosen, *([median] if median not in chosen else []), *_spread(len(found), _MOST_VOLUMES)}
-    views = {k: view_volume(model.network, found[k][1], model.pixdim, model.image_size) for k in sorted(wanted)}
+    views = {k: view_volume(predictor, found[k][1]) for k in sorted(wanted)}
     target = [view for k in sorted(views) for view in views[k]]
-    table, note = _anatomy(target, model.experiment.labels)
+    labels = predictor.labels
+    if not predictor.has_kernels:
+        page.notes.append("The network has no vMF kernels, so there are no kernel maps and no table of kernels.")
+    table, note = _anatomy(target, labels)
     order = None if table is None else order_channels(table)
-    labels = model.experiment.labels
     page.cases += [_case(found[k][0], worst_slice(views[k]), labels, order) for k in chosen]
     if median not in chosen:
         page.typical = _case(found[median][0], worst_slice(views[median]), labels, order)
     if table is not None and order is not None:
         page.confusion = picture(draw_confusion(table, order), "Share of each tissue that each kernel explains")
         page.confusion_note = note
-        page.kernels, page.kernel_note = _kernels(model, as_samples(target), order)
+        page.kernels, page.kernel_note = _kernels(predictor, experiment, as_samples(target), order)
 
 
-def _rows_by_volume(model: RunModel) -> dict[tuple[str, str, str, int], dict[str, Any]]:
-    experiment = model.experiment
+def _rows_by_volume(experiment: Experiment) -> dict[tuple[str, str, str, int], dict[str, Any]]:
     rows: dict[tuple[str, str, str, int], dict[str, Any]] = {}
     for row in (*experiment.target, *experiment.validation, *experiment.labeled):
         frame = row.get("frame")
@@ -125,7 +130,7 @@ def _case(
     facts = [f"mean Dice {mean} ({figures})", f"slice {view.index}, {view.wrong} wrong pixels of {view.pred.size}"]
     if volume.remark:
         facts.append(volume.remark)
-    alt = f"{volume.name}: image, truth, prediction, reconstruction and activation maps"
+    alt = f"{volume.name}: image, truth, prediction and the other outputs of the network"
     return {"title": volume.name, "facts": facts, "picture": picture(draw_montage(view, labels, order), alt)}
 
 
@@ -148,16 +153,19 @@ def _anatomy(views: Sequence[SliceView], labels: Mapping[int, str]) -> tuple[Ana
 
 
 def _kernels(
-    model: RunModel, samples: Sequence[ActivationSample], order: Sequence[ChannelLabel]
+    predictor: Predictor,
+    experiment: Experiment,
+    samples: Sequence[ActivationSample],
+    order: Sequence[ChannelLabel],
 ) -> tuple[list[dict[str, Any]], str]:
     """Match channels to classes on labelled source subjects and judge them on the volumes of the report."""
-    source = model.experiment.labeled
+    source = experiment.labeled
     picks = numpy_rng("calibration", 0).permutation(len(source))[:_MOST_VOLUMES]
-    seen = [view for k in sorted(picks) for view in _with_truth(model, source[k])]
+    seen = [view for k in sorted(picks) for view in view_volume(predictor, source[k], tissues=False)]
     calibration = as_samples(seen)
     if not calibration or not samples:
         return [], ""
-    names = {label: name for label, name in model.experiment.labels.items() if label}
+    names = {label: name for label, name in predictor.labels.items() if label}
     figures = describe_channels(samples, match_channels(calibration, names))
     rows = []
     for entry in order:
@@ -186,7 +194,3 @@ def _kernels(
         "subject. Purity is corrected for prevalence; coherence is the mean resultant length of the features."
     )
     return rows, text
-
-
-def _with_truth(model: RunModel, row: Mapping[str, Any]) -> list[SliceView]:
-    return view_volume(model.network, row, model.pixdim, model.image_size, tissues=False)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what a report says to one HTML file that opens anywhere and asks the network for nothing."""
+"""Render the report as one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from vmfseg import __version__
 
-from .style import png_bytes
+from .figure_style import png_bytes
 
 __all__ = ["Page", "Picture", "picture"]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``vmfseg serve``: bundles for 3D Slicer, MONAI Label's clients and a browser."""
+"""``vmfseg serve``: models for 3D Slicer, MONAI Label clients and a browser."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.logging import RichHandler
 
+from vmfseg.cli.terminal import BatchSize, Device, Trust
 from vmfseg.utils import VmfError
 
 __all__ = ["serve"]
@@ -21,7 +22,7 @@ _NEEDED = ("fastapi", "uvicorn", "python_multipart")
 def serve(
     bundles: Annotated[
         list[str],
-        typer.Argument(metavar="BUNDLE", help="Folders of bundles, or names below ./bundles.", show_default=False),
+        typer.Argument(metavar="BUNDLE", help="Bundle or run folders, or names below ./bundles.", show_default=False),
     ],
     studies: Annotated[
         Path,
@@ -41,12 +42,12 @@ def serve(
         ),
     ] = "",
     max_upload: Annotated[int, typer.Option("--max-upload", min=1, help="Largest request in MB.")] = 1024,
-    queue: Annotated[int, typer.Option(min=1, help="Requests that run or wait; more are told to come again.")] = 16,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Slices at once; bounds the memory.")] = 8,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; default the first GPU, else the CPU.")] = None,
-    trust: Annotated[bool, typer.Option("--trust", help="Serve bundles that the static check refuses.")] = False,
+    queue: Annotated[int, typer.Option(min=1, help="Requests that run or wait; further ones get status 503.")] = 16,
+    batch_size: BatchSize = 8,
+    device: Device = None,
+    trust: Trust = False,
 ) -> None:
-    r"""Serve bundles on a port: the routes of MONAI Label, and a page with a viewer on /.
+    r"""Serve models on a port: implements the MONAI Label REST API, with a viewer on /.
 
     Images are only read. What clients upload or label is added and replaces nothing. Stop with Ctrl-C.
 
@@ -60,7 +61,7 @@ def serve(
 
     def ready(url: str, service: Service) -> None:
         typer.echo(f"serving {', '.join(service.models)} and {len(service.studies.ids())} images at {url}")
-        typer.echo(f"page {url}/   routes {url}/docs   stop with Ctrl-C")
+        typer.echo(f"page {url}/   API {url}/docs   stop with Ctrl-C")
 
     handler = RichHandler(show_path=False, markup=False, rich_tracebacks=False)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])

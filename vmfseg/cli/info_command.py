@@ -1,30 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``vmfseg info``: what a bundle is, whether it is trained, how good it was, and what to do with it."""
+"""``vmfseg info``: describe a bundle or a trained model."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from vmfseg.bundle.describe import describe_bundle
-from vmfseg.model.spec import find_bundle
+from vmfseg.cli.terminal import AsJson, Bundle, print_table
+from vmfseg.model.artifact import find_bundle
 
 __all__ = ["info"]
 
 
-def info(
-    bundle: Annotated[
-        str, typer.Argument(metavar="BUNDLE", help="Folder of a bundle, or a name below ./bundles.", show_default=False)
-    ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
-) -> None:
-    r"""Say what a bundle is: task, labels, data, settings, scores, next commands. Nothing in it is executed.
+def info(bundle: Bundle, as_json: AsJson = False) -> None:
+    r"""Describe a bundle: task, labels, data, settings, scores, next commands. Nothing in it is executed.
 
     \b
     Examples:
@@ -34,17 +28,12 @@ def info(
     about = describe_bundle(find_bundle(bundle))
     if as_json:
         typer.echo(json.dumps(about, indent=2, ensure_ascii=False))
-        return
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, text in _rows(about):
-        table.add_row(name, escape(text))
-    Console().print(table)
+    else:
+        print_table(("", ""), [(name, escape(text)) for name, text in _rows(about) if text])
 
 
 def _rows(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "bundle", f"{about['name']} {about['version']}: {about['title']}"
+    yield "bundle", f"{about['name']} {about['version']}" + (f": {about['title']}" if about["title"] else "")
     yield "task", about["task"]
     yield "about", about["description"]
     yield "labels", ", ".join(f"{value} {name}" for value, name in about["labels"].items())
@@ -54,12 +43,9 @@ def _rows(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "settings", ", ".join(f"{key} {value}" for key, value in about["settings"].items())
     yield "model", _model(about["model"])
     yield from _scores(about["scores"])
-    findings = about["findings"]
-    if findings["untrusted"] or findings["broken"]:
-        counts = f"{findings['untrusted']} not to be trusted, {findings['broken']} broken"
-        yield "check", f"{counts}: vmfseg bundle check {about['path']}"
-    else:
-        yield "check", "good: no code of its own, files as noted"
+    untrusted, broken = about["findings"]["untrusted"], about["findings"]["broken"]
+    found = f"{untrusted} not to be trusted, {broken} broken: vmfseg bundle check {about['path']}"
+    yield "check", found if untrusted or broken else "good: no code of its own, files as noted"
     yield "use", about["intended_use"]
     for number, command in enumerate(about["next"]):
         yield "" if number else "next", command
@@ -67,22 +53,22 @@ def _rows(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _tensor(spec: Mapping[str, Any]) -> str:
     shape = " x ".join(str(size) for size in spec.get("spatial_shape", ()))
-    channels = spec.get("num_channels", "?")
-    values = list(spec.get("value_range") or [])
+    channels, values = spec.get("num_channels", "?"), list(spec.get("value_range") or [])
     range_ = f", values {values[0]} to {values[-1]}" if len(values) > 1 else ""
-    return f"{channels} channel{'' if channels == 1 else 's'}, {shape} pixels, {spec.get('dtype', '?')}{range_}"
+    return f"{channels} channel{'' if channels == 1 else 's'}, {shape} pixels{range_}"
 
 
 def _model(model: Mapping[str, Any] | None) -> str:
     if model is None:
         return "not trained"
-    parts = [f"trained on {model['trained_on']}" if model["trained_on"] else "trained, no manifest"]
+    parts = [f"{model['network']}, trained on {model['trained_on']}"]
     if model["source_validation_dice"] is not None:
         parts.append(f"Dice {model['source_validation_dice']:.3f} on source validation")
     if model["as_noted"] is False:
         parts.append("CHANGED since: the hashes of the manifest do not match")
-    parts += [f"with {name}.json" for name in ("quality", "shift") if model[name]]
-    return ", ".join(parts)
+    if model["quality_error"] is not None:
+        parts.append(f"typical error of predicted Dice: {model['quality_error']:.2f}")
+    return ", ".join([*parts, *(f"with {name}.json" for name in ("quality", "shift") if model[name])])
 
 
 def _scores(scores: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
@@ -91,7 +77,8 @@ def _scores(scores: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
         return
     mean = scores["mean_dice"]
     text = "no figure" if mean is None else f"mean Dice {mean:.3f}"
-    yield "scores", f"{text} (protocol {scores['protocol']}, {scores['file']})"
+    protocol = {"clean": "target domain unseen"}.get(scores["protocol"], f"protocol {scores['protocol']}")
+    yield "scores", f"{text} ({protocol}, {scores['file']})"
     for domain, classes in scores["domains"].items():
         cells = [f"{name} {dice:.3f}" if isinstance(dice, float) else f"{name} -" for name, dice in classes.items()]
         if cells:

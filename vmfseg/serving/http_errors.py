@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one error over HTTP: code and cure as on the command line, a fitting status, and no path of the server.
+"""Errors as HTTP responses: code and fix as on the command line, a status, and no path of the server.
 
 =====================  =======================================================================================
 code                   meaning                                                                          status
@@ -15,6 +15,7 @@ VMF196, VMF197         there is such an image already; what is not offered      
 VMF198                 only uploaded images can be removed                                                 403
 VMF2nn                 data refused, as by the reader                                                      422
 VMF3nn, VMF4nn         the server's own bundle is at fault                                                 500
+VMF354                 kernel maps of a model without kernels                                              422
 VMF501                 the server's disk is full                                                           507
 VMF540 to VMF542       queue full, a training runs already, too many sessions (Retry-After)           503, 429
 =====================  =======================================================================================
@@ -39,8 +40,8 @@ logger = logging.getLogger("vmfseg.serving")
 _STATUS = {
     "VMF180": 404, "VMF181": 404, "VMF182": 404, "VMF183": 404, "VMF186": 404, "VMF187": 404, "VMF188": 401,
     "VMF189": 403, "VMF190": 413, "VMF191": 408, "VMF192": 404, "VMF193": 405, "VMF194": 415, "VMF196": 409,
-    "VMF197": 501, "VMF198": 403, "VMF501": 507, "VMF502": 500, "VMF503": 409, "VMF540": 503, "VMF541": 429,
-    "VMF542": 503,
+    "VMF197": 501, "VMF198": 403, "VMF199": 404, "VMF354": 422, "VMF501": 507, "VMF502": 500, "VMF503": 409,
+    "VMF540": 503, "VMF541": 429, "VMF542": 503,
 }  # fmt: skip
 _BY_KIND = {"1": 400, "2": 422, "3": 500, "4": 500, "5": 503}
 _RETRY = {"VMF540": 5, "VMF541": 60, "VMF542": 60}

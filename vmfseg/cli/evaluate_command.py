@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``vmfseg evaluate``: score a folder of predictions against a folder of truth."""
+"""``vmfseg evaluate``: score predicted label maps against the truth."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
+from vmfseg.cli.terminal import AsJson, Overwrite
 from vmfseg.data.geometry import FAIL_VOXELS, WARN_VOXELS, align_grid, corner_distance, describe_grid, voxel_sizes
 from vmfseg.data.reader import read_volume
 from vmfseg.data.volume import Volume
@@ -94,8 +95,8 @@ def evaluate(
     count_missing: Annotated[
         bool, typer.Option("--count-missing", help="Score a truth without prediction as an empty prediction.")
     ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing results.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON instead of a table.")] = False,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
 ) -> None:
     r"""Score predicted label maps against the truth: Dice, HD, HD95 and ASSD in mm, volumes, ejection fraction.
 

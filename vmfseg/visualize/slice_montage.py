@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One slice with everything the network makes of it."""
+"""Draw one slice: image, truth, prediction, reconstruction and activation maps."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from .activations import ChannelLabel
-from .style import INK, MUTED, class_color, new_figure, overlay, upright
-from .views import SliceView
+from .figure_style import INK, MUTED, class_color, new_figure, overlay, upright
+from .slice_views import SliceView
 
 __all__ = ["draw_montage"]
 
@@ -32,6 +32,8 @@ def draw_montage(
 ) -> Figure:
     """Draw image, truth, prediction, reconstruction and all ``J`` activation maps of one slice.
 
+    A network without kernels has no maps; the first row is drawn alone.
+
     The maps stand in the order of ``channels``, each with the anatomy it matches; all share one scale from 0 to 1. The
     outline of the truth is drawn over the prediction.
 
@@ -44,7 +46,8 @@ def draw_montage(
     Raises:
         ValueError: if ``channels`` names a kernel that is not there.
     """
-    count = len(view.activations)
+    maps = () if view.activations is None else view.activations
+    count = len(maps)
     order = [ChannelLabel(j, "", None) for j in range(count)] if channels is None else list(channels)
     if sorted(entry.channel for entry in order) != list(range(count)):
         raise ValueError(
@@ -74,11 +77,11 @@ def draw_montage(
     place.legend(
         handles=handles, loc="lower left" if inside else "center left", frameon=inside, fontsize=8, labelcolor=INK
     )
-    maps: dict[str, Any] = {"cmap": "magma", "vmin": 0, "vmax": 1}
+    heat: dict[str, Any] = {"cmap": "magma", "vmin": 0, "vmax": 1}
     for number, entry in enumerate(order):
         axis = _pane(figure, 1 + number // columns, number % columns)
         title = f"kernel {entry.channel}" + (f": {entry.name}" if entry.name else "")
-        shown = _show(axis, view.activations[entry.channel], title, maps)
+        shown = _show(axis, maps[entry.channel], title, heat)
         if entry.dice is not None:
             text = f"{entry.dice:.2f}"
             axis.text(0.03, 0.03, text, transform=axis.transAxes, color="white", fontsize=7, va="bottom")

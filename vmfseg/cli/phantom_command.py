@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``vmfseg phantom``: make the multi-vendor phantom, in the layout of the real data."""
+"""``vmfseg phantom``: make the multi-vendor phantom."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from vmfseg.cli.terminal import Overwrite, progress_bar
 from vmfseg.phantom import PhantomDefaults, make_phantom, save_montage
 
 __all__ = ["phantom"]
@@ -38,7 +37,7 @@ def phantom(
         Path | None, typer.Option(help="Draw a picture (PNG) with a row per scanner.", show_default=False)
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = _DEFAULTS.workers,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace another phantom in OUT.")] = False,
+    overwrite: Overwrite = False,
 ) -> None:
     r"""Make a phantom data set with scanners from physics, and the true tissue of every voxel beside it.
 
@@ -51,25 +50,12 @@ def phantom(
       vmfseg phantom hearts --subjects 24 --montage hearts.png
       vmfseg phantom cords --dataset scgm --seed 3
     """
-    console = Console(stderr=True)
-    if console.is_terminal:
-        columns = (
-            TextColumn("phantom"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("subjects"),
-            TimeRemainingColumn(),
-        )
-        with Progress(*columns, console=console, transient=True) as bar:
-            task = bar.add_task("phantom", total=subjects)
-            folder = make_phantom(
-                out, dataset, subjects, seed, size, frames, overwrite,
-                lambda done, total: bar.update(task, completed=done, total=total), workers,
-            )  # fmt: skip
-    else:
+    with progress_bar("phantom", "subjects") as bar:
+        task = bar.add_task("phantom", total=subjects)
 
         def report(done: int, total: int) -> None:
-            if done == total or done % max(1, total // 10) == 0:
+            bar.update(task, completed=done, total=total)
+            if bar.disable and (done == total or done % max(1, total // 10) == 0):
                 typer.echo(f"phantom: {done}/{total} subjects", err=True)
 
         folder = make_phantom(out, dataset, subjects, seed, size, frames, overwrite, report, workers)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``vmfseg bundle``: make a bundle for your own data, write those of the package, look at one before it is used."""
+"""``vmfseg bundle``: make, write and check bundles."""
 
 from __future__ import annotations
 
@@ -8,23 +8,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from vmfseg.bundle.archive import opened_bundle
 from vmfseg.bundle.check import inspect_bundle
 from vmfseg.bundle.compile import bundle_names, write_bundle
 from vmfseg.bundle.new import METHODS, new_bundle
-from vmfseg.cli.texts import help_text
+from vmfseg.cli.terminal import AsJson, Overwrite, print_line
 from vmfseg.utils import VmfError
 
-__all__ = ["app"]
-
-app = typer.Typer(
-    name="bundle",
-    help="Make bundles, and look at one before it is used.",
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+__all__ = ["build", "check", "new"]
 
 
 def new(
@@ -42,7 +34,7 @@ def new(
     labeled_fraction: Annotated[
         float, typer.Option("--labeled_fraction", help="Share of labelled subjects in every group.")
     ] = 1.0,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing bundle's files.")] = False,
+    overwrite: Overwrite = False,
 ) -> None:
     r"""Make a bundle for your own scans: a folder with a table of images, masks and domains.
 
@@ -92,9 +84,9 @@ def check(
             metavar="BUNDLE", help="Folders or zip files of bundles, or names below ./bundles.", show_default=False
         ),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    r"""Look at bundles without running anything of them: code, files, hashes, broken configs.
+    r"""Check bundles without executing them: code, files, hashes, broken configs.
 
     Exit code 0: good. 4: a config is broken. 5: not to be trusted, because it
     could run code of its own, write elsewhere, or is not what its manifest notes.
@@ -115,10 +107,6 @@ def check(
         raise typer.Exit(code)
 
 
-for _verb in (new, build, check):
-    app.command(_verb.__name__, help=help_text(_verb))(_verb)
-
-
 def _all(reports: list[dict[str, Any]]) -> list[dict[str, str]]:
     return [finding for report in reports for finding in report["findings"]]
 
@@ -135,12 +123,10 @@ def _report(bundle: str) -> dict[str, Any]:
 
 
 def _show(report: dict[str, Any]) -> None:
-    console = Console()
-    plain: dict[str, Any] = {"highlight": False, "markup": False, "soft_wrap": True}
     for finding in report["findings"]:
-        console.print(VmfError(**finding).render(), style="red" if finding["code"] >= "VMF4" else "yellow", **plain)
+        print_line(VmfError(**finding).render(), "red" if finding["code"] >= "VMF4" else "yellow")
     untrusted = sum(finding["code"] >= "VMF4" for finding in report["findings"])
     broken = len(report["findings"]) - untrusted
     parts = [f"{untrusted} not to be trusted"] * bool(untrusted) + [f"{broken} broken"] * bool(broken)
     verdict = ", ".join(parts) or "good: no code of its own, files as noted, configs can work"
-    console.print(f"{report['bundle']}: {verdict}", style="" if parts else "green", **plain)
+    print_line(f"{report['bundle']}: {verdict}", "" if parts else "green")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models that are served, and what they say about a scan beside its labels."""
+"""Models that are served: segmentation of one scan with predicted quality and domain shift."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from vmfseg.bundle import require_trusted
-from vmfseg.data import DataWarning
+from vmfseg.data.findings import DataWarning
 from vmfseg.data.reader import clear_cache
 from vmfseg.model import FramePrediction, Prediction, Predictor, ShiftReference, SubjectStatistics
+from vmfseg.model.artifact import find_bundle
 from vmfseg.model.scan import Scan
 from vmfseg.model.shift import volume_statistics
-from vmfseg.model.spec import find_bundle
-from vmfseg.model.tensors import is_about
+from vmfseg.model.weights import is_about
 from vmfseg.serving.names import check_plain
 from vmfseg.utils import VmfError, did_you_mean, read_json
 from vmfseg.utils.io import StrPath
-from vmfseg.visualize.style import class_color
+from vmfseg.visualize.figure_style import class_color
 
 __all__ = ["Answer", "ServedModel", "find_model", "load_models"]
 
@@ -46,7 +45,7 @@ class Answer:
 
 
 class ServedModel:
-    """A bundle that is ready to segment.
+    """A loaded model and its shift statistics.
 
     Args:
         name: by which clients call it.
@@ -58,8 +57,8 @@ class ServedModel:
 
     def __init__(self, name: str, predictor: Predictor) -> None:
         self.name, self.predictor, self.run = name, predictor, 0
-        note = predictor.spec.root / "configs" / "metadata.json"
-        self.metadata: dict[str, Any] = read_json(note)
+        note = predictor.model.root / "configs" / "metadata.json"
+        self.metadata: dict[str, Any] = read_json(note) if note.is_file() else {}
         self._shift = self._read_shift()
 
     def replace(self, predictor: Predictor, run: int) -> None:
@@ -70,23 +69,23 @@ class ServedModel:
     @property
     def labels(self) -> dict[str, int]:
         """Foreground classes by name."""
-        return {name: value for value, name in self.predictor.spec.labels.items() if value}
+        return {name: value for value, name in self.predictor.labels.items() if value}
 
     def describe(self) -> dict[str, Any]:
         """Return what ``/info/`` says about a model."""
-        spec = self.predictor.spec
+        about = self.predictor.model
         return {
             "type": "segmentation",
             "labels": self.labels,
             "dimension": 3,
-            "description": str(self.metadata.get("description", spec.name)),
+            "description": str(self.metadata.get("description", about.name)),
             "config": {"frames": ""},
-            "version": spec.version + (f"+run{self.run}" if self.run else ""),
+            "version": about.version + (f"+run{self.run}" if self.run else ""),
         }
 
     def classes(self) -> list[dict[str, Any]]:
         """Return value, name and color of every class."""
-        names = self.predictor.spec.labels
+        names = self.predictor.labels
         return [{"value": v, "name": name, "color": class_color(v) if v else ""} for v, name in sorted(names.items())]
 
     def answer(
@@ -131,7 +130,7 @@ class ServedModel:
         return Answer(prediction, time.monotonic() - start, scan.num_frames)
 
     def shift(self, prediction: Prediction) -> dict[str, Any] | None:
-        """Say whether a scan is from a scanner that the model does not know; ``None`` if the bundle stores no source.
+        """Test whether a scan is from a scanner that the model does not know; ``None`` without source statistics.
 
         One scan is a weak test; ``vmfseg shift`` takes many.
         """
@@ -143,7 +142,7 @@ class ServedModel:
         return self._shift.compare([SubjectStatistics.average(values)]).as_dict()
 
     def _read_shift(self) -> ShiftReference | None:
-        note = self.predictor.spec.weights.with_name("shift.json")
+        note = self.predictor.model.weights.with_name("shift.json")
         known = note.is_file() and is_about(note, self.predictor.digest)
         return ShiftReference.load(note) if known else None
 
@@ -154,23 +153,22 @@ def load_models(
     """Load bundles; nothing in them is executed.
 
     Args:
-        bundles: folders, or names below ``bundles``.
+        bundles: folders of bundles or runs, or names below ``bundles``.
         device: see :meth:`Predictor.from_bundle`.
         batch_size: slices at once.
-        trust: serve bundles that do not pass the static check.
+        trust: see :meth:`vmfseg.model.Model.load`.
 
     Raises:
         ValueError: no bundle, or two of one name.
-        VmfError: what :func:`require_trusted` and the predictor refuse.
+        VmfError: what the predictor refuses.
     """
     models: dict[str, ServedModel] = {}
     for bundle in bundles:
         root = find_bundle(bundle)
-        require_trusted(root, trust)
         name = check_plain("model", root.resolve().name)
         if name in models:
             raise ValueError(f"bundles must have different folder names, got {name} twice. Rename one folder.")
-        models[name] = ServedModel(name, Predictor.from_bundle(root, device, batch_size=batch_size))
+        models[name] = ServedModel(name, Predictor.from_bundle(root, device, batch_size=batch_size, trust=trust))
     if not models:
         raise ValueError("bundles must name at least one bundle, got none. Try vmfseg serve bundles/vmfnet_mnms.")
     return models

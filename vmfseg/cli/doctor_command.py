@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``vmfseg doctor``: check the machine."""
+
+from __future__ import annotations
+
+import json
+
+import typer
+from rich.markup import escape
+
+from vmfseg.cli.terminal import AsJson, print_line, print_table
+from vmfseg.data.experiment import cache_folder
+from vmfseg.utils.machine import inspect_machine
+
+__all__ = ["doctor"]
+
+_COLORS = {"ok": "green", "note": "yellow", "bad": "red"}
+
+
+def doctor(as_json: AsJson = False) -> None:
+    r"""Check Python, libraries, devices, memory, disk and cache; exit code 6 if something must be mended.
+
+    Lines marked note are for information: vmfseg works without.
+
+    \b
+    Example:
+      vmfseg doctor
+    """
+    report = inspect_machine(cache_folder())
+    if as_json:
+        typer.echo(json.dumps(report, indent=2, ensure_ascii=False))
+    else:
+        print_table(("", "", ""), [_row(check) for check in report["checks"]])
+        bad = [check["name"] for check in report["checks"] if check["status"] == "bad"]
+        print_line("fit" if report["fit"] else f"not fit: {', '.join(bad)}")
+    if not report["fit"]:
+        raise typer.Exit(6)
+
+
+def _row(check: dict[str, str]) -> tuple[str, str, str]:
+    color, text = _COLORS[check["status"]], check["found"] + (f" ({check['fix']})" if check["fix"] else "")
+    return f"[{color}]{check['status']}[/{color}]", escape(check["name"]), escape(text)

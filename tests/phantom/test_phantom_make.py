@@ -223,5 +223,5 @@ def test_montage_is_a_picture_with_a_row_per_scanner(request, tmp_path, which):
 
 
 def test_montage_of_no_phantom_is_refused(tmp_path):
-    with pytest.raises(VmfError, match="VMF343"):
+    with pytest.raises(VmfError, match="VMF301"):
         save_montage(tmp_path, tmp_path / "m.png")

@@ -8,7 +8,7 @@ quantity                      range and source
                               7: page of the 2016 challenge (Prados et al., NeuroImage 152:312, 2017); wider here
 short TR, small flip          TR 22 to 60 ms, TE 12.5 to 25 ms, flip 3 to 18 degrees: Enzmann and Rubin,
                               Radiology 166:467, 1988
-resolution                    0.35 to 0.95 mm, slices of 2.5 to 7.5 mm
+resolution                    0.38 to 1.0 mm, slices of 2.5 to 7.5 mm
 fluid against white matter    drawn from 0.8 to 3.2: pulsation and inflow decide it; development scans have 1.0 to 2.4
 gray against white matter     drawn from 1.06 to 1.38, as magnetization transfer adds to densities and times;
                               development scans have 1.1 to 1.3
@@ -132,7 +132,7 @@ def draw_cord_exam(rng: np.random.Generator, rotation: float = 5.0) -> CordExam:
     turn = float(np.deg2rad(np.clip(rng.normal(0, rotation), -40, 40)))
     away = rng.normal(0, 3, 2) if rng.random() < 0.7 else uniform(-14, 14, 2)
     shim = uniform(3, 14) * tesla / 1.5
-    recon = draw_reconstruction(rng, (0.38, 0.8), (0.25, 0.8))
+    recon = draw_reconstruction(rng, (0.38, 0.76), (0.25, 0.8))
     return CordExam(
         scene=scene,
         name=f"{tesla:g}T-{kind}",
@@ -161,6 +161,7 @@ def _tables(
     factor[[CODES["white_matter"], CODES["nerve_root"]]] = 1.0
     fatty = [CODES[name] for name in ("subcutaneous_fat", "visceral_fat", "epicardial_fat")]
     factor[fatty] = rng.uniform(0.1, 1.1)  # fat may be suppressed
+    factor[CODES["marrow"]] *= rng.uniform(0.1, 1.0)  # trabeculae spoil the field
     tables = []
     for echo in echoes:
         signal = spoiled_gre_signal(

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One picture of a phantom: a row per scanner, read back from the files."""
+"""Pictures of phantoms: a row per scanner read back from files, and endless slices, beside real ones if there are any.
+
+``python -m vmfseg.phantom hearts slices.png [--real FOLDER]`` draws the latter.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,12 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from vmfseg.phantom.endless import PhantomSlices
 from vmfseg.phantom.make import PHANTOM_FILE
-from vmfseg.utils import VmfError, atomic_path, read_json
+from vmfseg.phantom.scanner import hat_matrix, normalize
+from vmfseg.utils import VmfError, atomic_path, numpy_rng, read_json
 
-__all__ = ["save_montage"]
+__all__ = ["save_montage", "save_slice_montage"]
 
 _LABELS = ListedColormap(["#00000000", "#e45756", "#54a24b", "#4c78a8"])
 _Pane = tuple[str, NDArray[Any], dict[str, Any]]
@@ -36,7 +41,7 @@ def save_montage(root: str | os.PathLike[str], png: str | os.PathLike[str], *, o
         overwrite: whether an existing picture may be replaced.
 
     Raises:
-        VmfError: VMF301 if ``root`` holds no phantom, VMF503 if ``png`` exists and ``overwrite`` is false.
+        VmfError: VMF343 if ``root`` holds no phantom, VMF503 if ``png`` exists and ``overwrite`` is false.
     """
     folder = Path(root)
     summary = read_json(folder / PHANTOM_FILE)
@@ -49,11 +54,80 @@ def save_montage(root: str | os.PathLike[str], png: str | os.PathLike[str], *, o
         chosen.setdefault(key, row)
     if not chosen:
         raise VmfError(
-            "VMF301", subject=str(folder / PHANTOM_FILE), rule="the phantom has no labeled subject", fix="make it anew"
+            "VMF343", subject=str(folder / PHANTOM_FILE), rule="the phantom has no labeled subject", fix="make it anew"
         )
     panes = [(_heart_panes if hearts else _cord_panes)(folder, chosen[key]) for key in sorted(chosen)]
     _draw(panes, Path(png), overwrite)
     return Path(png)
+
+
+def save_slice_montage(
+    kind: str,
+    png: str | os.PathLike[str],
+    *,
+    real: str | os.PathLike[str] | None = None,
+    rows: int = 3,
+    columns: int = 8,
+    seed: int = 0,
+    labels: bool = False,
+    overwrite: bool = True,
+) -> Path:
+    """Draw slices of :class:`vmfseg.phantom.PhantomSlices`, and between their rows slices of real scans.
+
+    Pictures that show real scans belong to whoever may see the scans; keep them out of public places.
+
+    Args:
+        kind: ``"hearts"`` or ``"cords"``.
+        png: the picture to write.
+        real: folder of NIfTI scans; files with ``label`` in their name are left out.
+        rows: rows of phantom slices.
+        columns: slices in a row.
+        seed: which slices.
+        labels: whether the phantom's labels are laid over its slices.
+        overwrite: whether an existing picture may be replaced.
+
+    Raises:
+        ValueError: if ``real`` holds no scan.
+        VmfError: VMF503 if ``png`` exists and ``overwrite`` is false.
+    """
+    slices = PhantomSlices(kind, seed=seed, tight=0.0)
+    scans = _real_slices(Path(real), rows * columns, slices, seed) if real is not None else []
+    panes: list[list[_Pane]] = []
+    for row in range(rows):
+        numbers = range(row * columns, (row + 1) * columns)
+        if scans:
+            panes.append([("real", scans[n], {"cmap": "gray", "vmin": 0.0, "vmax": 1.0}) for n in numbers])
+        line: list[_Pane] = []
+        for n in numbers:
+            item = slices[n]
+            image, label = (item[key][0].numpy()[::-1, ::-1] for key in ("image", "label"))
+            style: dict[str, Any] = {"cmap": "gray", "vmin": 0.0, "vmax": 1.0}
+            line.append((item["domain"], image, {**style, "overlay": label} if labels else style))
+        panes.append(line)
+    _draw(panes, Path(png), overwrite)
+    return Path(png)
+
+
+def _real_slices(folder: Path, count: int, like: PhantomSlices, seed: int) -> list[NDArray[Any]]:
+    """Random slices of the scans in ``folder``, upright, at the phantom's spacing and size."""
+    files = sorted(path for path in folder.rglob("*.nii*") if "label" not in path.name)
+    if not files:
+        raise ValueError(f"real must be a folder with NIfTI scans, got {folder}. Name another folder or leave it out.")
+    rng = numpy_rng(seed, "montage")
+    found = []
+    for path in rng.choice(np.array(files, dtype=object), count):
+        array, zooms = _upright(path), nib.load(path).header.get_zooms()
+        while array.ndim > 3:
+            array = array[..., int(rng.integers(array.shape[-1]))]
+        picture = np.asarray(array[:, :, int(rng.integers(array.shape[2]))], dtype=np.float32)
+        weights = []
+        for n, size in zip(picture.shape, like.size, strict=True):
+            places = (np.arange(n) - (n - 1) / 2) * float(min(zooms[:3]))
+            target = (np.arange(size) - (size - 1) / 2) * like.pixdim
+            inside = (np.abs(target) <= np.abs(places).max())[:, None]
+            weights.append(hat_matrix(target, places) * inside)
+        found.append(weights[0] @ normalize(picture) @ weights[1].T)
+    return found
 
 
 def _draw(rows: list[list[_Pane]], png: Path, overwrite: bool) -> None:

@@ -160,9 +160,10 @@ class NeckScene:
         fine, coarse = self.fibers[0](plane.u, plane.v), self.fibers[1](plane.u, plane.v)
         image = np.full(plane.shape, CODES["muscle"])
         p = self.places
-        lines = np.sin((np.abs(plane.x) * np.float32(0.55) + plane.y) * np.float32(6.3 / p[9]) + 1.6 * coarse)
-        image[np.abs(lines + 0.5 * fine) < self.streaks] = CODES["visceral_fat"]
-        image[np.abs(coarse - 0.9) < 0.5 * self.streaks] = CODES["ligament"]
+        lines = np.sin((np.abs(plane.x) * np.float32(0.55) + plane.y) * np.float32(6.3 / p[9]) + 0.9 * coarse)
+        image[np.abs(lines + 0.12 * fine) < self.streaks] = CODES["visceral_fat"]
+        image[np.abs(lines - 0.75) < 0.3 * self.streaks] = CODES["ligament"]
+        image[fine > 2.1 - 0.3 * coarse] = CODES["vessel"]
         front = plane.y < np.float32(-p[0])
         image[front & (fine > 0.6)] = CODES["visceral_fat"]
         for side, k in ((-1.0, 0), (1.0, 1)):
@@ -196,11 +197,15 @@ class NeckScene:
                 line = plane.place(side * (wide - 1), -1.0), plane.place(side * (wide + 13), -4.0)
                 image[stroke(plane.u, plane.v, *line, (2.6, 3.2)) < 0] = CODES["visceral_fat"]
                 image[stroke(plane.u, plane.v, *line, (1.2, 2.2)) < 0] = CODES["nerve_root"]
-            self._bone(image, plane, (side * (wide + 5.5), 2.5), (side * (wide + 9.0), 1.0), p[5], disc)
-            self._bone(image, plane, (side * (wide + 1.5), 0.45 * deep), (side * 1.0, deep + p[6] + 2.0), p[7], disc)
-            plane.paint(image, (side * (wide + p[8]), -6.5), (3.4, 3.2), 0.0, shell)
-            plane.paint(image, (side * (wide + p[8]), -6.5), (2.2, 2.1), 0.0, CODES["aorta"])
-        self._bone(image, plane, (0.0, deep + p[6] + 2.0), (0.0, deep + p[6] + 12.0), 2.3, disc)
+            if not disc and level > 1.6:  # pedicle
+                self._bone(image, plane, (side * a, front + 0.6 * b), (side * (wide + 6.0), 1.0), p[5] - 1.0, False)
+            self._bone(image, plane, (side * (wide + 4.5), 2.5), (side * (wide + 10.0), 0.0), p[5], disc)
+            self._bone(image, plane, (side * (wide + 3.0), 0.4 * deep), (side * 1.5, deep + p[6] + 2.5), p[7], disc)
+            plane.paint(image, (side * (wide + p[8]), -6.5), (2.9, 2.8), 0.0, shell)
+            plane.paint(image, (side * (wide + p[8]), -6.5), (2.3, 2.2), 0.0, CODES["aorta"])
+        self._bone(image, plane, (0.0, deep + p[6] + 2.0), (0.0, deep + p[6] + 12.0), p[10], disc)
+        line = plane.place(0.0, deep + p[6] + 8.0), plane.place(0.0, 60.0)
+        image[stroke(plane.u, plane.v, *line, (0.5 * p[10], 0.3 * p[10])) < 0] = CODES["ligament"]
 
     @staticmethod
     def _bone(
@@ -249,11 +254,11 @@ def draw_neck_scene(rng: np.random.Generator) -> NeckScene:
         for side in (-1.0, 1.0)
         for _ in range(int(rng.integers(0, 3)))
     ]
-    low = np.array([26.0, 26.0, 2.6, 18.0, 18.0, 4.0, 1.0, 2.2, 4.5, 7.0])
-    high = np.array([34.0, 34.0, 4.6, 30.0, 34.0, 6.5, 3.5, 3.6, 8.0, 22.0])
+    low = np.array([26.0, 26.0, 2.6, 18.0, 18.0, 4.0, 1.0, 3.0, 4.5, 7.0, 1.8])
+    high = np.array([34.0, 34.0, 4.6, 30.0, 34.0, 6.5, 3.5, 5.0, 8.0, 22.0, 3.8])
     return NeckScene(
         size=(scale * (1 + shape), scale * (1 - shape)),
-        sac=(float(uniform(0.66, 1.16)), float(uniform(1.0, 1.3)), float(uniform(0.02, 0.14))),
+        sac=(float(uniform(0.52, 1.1)), float(uniform(1.0, 1.3)), float(uniform(0.02, 0.14))),
         offset=(float(rng.normal(0, 0.12)), float(np.clip(rng.normal(0.1, 0.3), -0.6, 0.75))),
         horns=(
             float(uniform(0.8, 1.2)),
@@ -272,5 +277,5 @@ def draw_neck_scene(rng: np.random.Generator) -> NeckScene:
         epidural=float(uniform(0.0, 2.2)),
         outline=Waves.draw(rng, 2.5),
         fibers=(Waves.draw(rng, 2.5, 20), Waves.draw(rng, 7.0, 16)),
-        streaks=float(uniform(0.02, 0.16)),
+        streaks=float(uniform(0.0, 0.22)),
     )

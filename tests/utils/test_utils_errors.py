@@ -50,6 +50,16 @@ def test_at_most_five_lines_whatever_the_fields_hold():
     assert isinstance(error, ValueError)
 
 
+def test_nothing_reaches_a_terminal_but_printable_text_of_bounded_length():
+    error = VmfError("VMF213", subject="a\x1b]0;owned\x07\u202e\udcff.nii", found="x" * 5000, fix="é 心 \x9b31m")
+    text = str(error)
+    assert text.replace("\n", "").isprintable()
+    assert error.subject == "a\\x1b]0;owned\\x07\\u202e\\udcff.nii"
+    assert error.fix == "é 心 \\x9b31m"
+    assert max(map(len, text.splitlines())) < 700
+    text.encode("utf-8")
+
+
 class Failing:
     """A data set whose items cannot be read."""
 

@@ -241,7 +241,7 @@ def _yaml(text: str, name: str) -> Any:
         raise _unreadable(name, str(error)) from error
 
 
-def _place(name: str, mark: yaml.Mark | None) -> str:
+def _place(name: str, mark: Any) -> str:
     return name if mark is None else f"{name}, line {mark.line + 1}, column {mark.column + 1}"
 
 

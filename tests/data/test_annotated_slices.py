@@ -140,11 +140,12 @@ def test_validation_ignores_what_was_not_annotated(tmp_path, flip, cached):
     dataset = VolumeDataset(rows, steps, cache_dir=tmp_path / "c" if cached else None)
     (item,) = decollate_batch(next(iter(DataLoader(dataset, batch_size=1))))
     plain = item["label"].clone()
+    item["pred"] = item["pred"].as_tensor()  # as a network gives it
     masked = MaskUnannotatedd()(item)
     order = range(DEPTH)[::flip]  # slice space runs along the world
     keep = torch.tensor([[order[d] in (0, 1, 2, 3), order[d] in (0, 1, 2, 3), order[d] == 2] for d in range(DEPTH)]).T
     for key in ("label", "pred"):
-        assert torch.equal(masked[key].as_tensor(), plain.as_tensor() * keep[:, None, None])
+        assert torch.equal(torch.as_tensor(masked[key]), plain.as_tensor() * keep[:, None, None])
 
 
 def test_nothing_said_nothing_masked():

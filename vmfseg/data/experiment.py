@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vmfseg.data.datalist import Datalist
+from vmfseg.data.datalist import Datalist, add_checksums
 from vmfseg.data.folder import FolderDataset
 from vmfseg.data.mnms import MNMsDataset
 from vmfseg.data.row_schema import Row
@@ -268,7 +268,7 @@ def _given_datalist(
             found.setdefault(images, Row(one, "given", subject=images[0], label=mask, split=part, **extra))
     datalist = Datalist("given", root, dict(labels), tuple(found.values()))
     datalist.check_files()
-    return datalist
+    return add_checksums(datalist)
 
 
 def _files(row: Mapping[str, Any], key: str) -> list[str]:

@@ -14,7 +14,8 @@ from vmfseg.data.csv_table import find_columns, integer, normalize, read_table
 from vmfseg.data.datalist import Datalist, Row, add_checksums
 from vmfseg.data.findings import Finding
 from vmfseg.data.reader import SUPPORTED_SUFFIXES
-from vmfseg.utils import VmfError, did_you_mean, read_json
+from vmfseg.data.row_schema import check_keys, integer_keys
+from vmfseg.utils import VmfError, read_json
 
 __all__ = ["FolderDataset"]
 
@@ -107,8 +108,8 @@ class FolderDataset:
                 fix='pass labels (--classes LV,MYO,RV), or write labels.json beside the table: {"1": "LV", "2": "MYO"}',
             )
         label_map = self.label_map if self.label_map is not None else content.get("label_map", {})
-        classes = {0: "background", **_integers(table, labels)}
-        result = Datalist(self.name, self.root, classes, tuple(rows), _integers(table, label_map))
+        classes = {0: "background", **integer_keys(str(table), "labels", labels)}
+        result = Datalist(self.name, self.root, classes, tuple(rows), integer_keys(str(table), "label_map", label_map))
         result.check_files(str(table))
         return add_checksums(result) if self.checksums else result
 
@@ -131,10 +132,7 @@ class FolderDataset:
         return usable[0]
 
     def _row(self, place: str, item: Mapping[str, Any]) -> Row:
-        for key in item:
-            if key not in _COLUMNS:
-                hint = did_you_mean(key, _COLUMNS).strip() or f"Known: {', '.join(_COLUMNS)}."
-                raise VmfError("VMF282", subject=place, rule=f"unknown key {key!r}", fix=hint)
+        check_keys(place, item, set(), set(_COLUMNS))
         value, domain = item.get("image") or "", str(item.get("domain") or "")
         images = (
             [str(part) for part in value] if isinstance(value, list) else [p.strip() for p in str(value).split(";")]
@@ -211,15 +209,6 @@ def _classes(place: str, value: Any) -> list[int] | None:
     if len(classes) != len(numbers):
         raise _refuse(place, "annotated must list class numbers", str(value), "write them as 1;2")
     return [number for number in classes if number != 0]
-
-
-def _integers(table: Path, value: Any) -> dict[int, Any]:
-    try:
-        return {int(key): entry for key, entry in value.items()}
-    except (AttributeError, TypeError, ValueError) as error:
-        raise _refuse(
-            str(table), "labels and label_map must have integer keys", str(value)[:60], "correct it"
-        ) from error
 
 
 def _stem(name: str) -> str:

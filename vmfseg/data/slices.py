@@ -39,7 +39,7 @@ class SliceDataset(torch.utils.data.Dataset[dict[str, Any]]):
         transform: from a row to ``image`` ``(C, H, W, D)`` and perhaps ``label`` ``(1, H, W, D)``.
         num_classes: N, background included.
         default: rows that are used where ``data`` is empty.
-        cache_dir: folder of the persistent cache, or ``None``.
+        cache_dir: folder of the persistent cache; empty for none.
         num_workers: threads that prepare volumes.
         progress: show a progress bar.
         memory_limit: bytes that may be kept in memory; ``None`` takes 60 % of what is free.
@@ -64,7 +64,7 @@ class SliceDataset(torch.utils.data.Dataset[dict[str, Any]]):
         transform: Callable[..., Any] | Sequence[Callable[..., Any]],
         num_classes: int = 4,
         default: Sequence[Mapping[str, Any]] = (),
-        cache_dir: str | os.PathLike[str] | None = None,
+        cache_dir: str | Path | None = None,
         num_workers: int = 0,
         progress: bool = False,
         memory_limit: int | None = None,

@@ -38,7 +38,7 @@ import numpy.typing as npt
 
 from vmfseg.data.datalist import Datalist, Row
 from vmfseg.data.findings import Finding
-from vmfseg.data.masks import align_label, check_label_values, read_label
+from vmfseg.data.masks import align_label, check_label_values, read_frame, read_label
 from vmfseg.data.reader import Volume, read_volume
 from vmfseg.transforms.annotation import slice_table, slices_text
 from vmfseg.transforms.spatial import slice_axis
@@ -149,7 +149,7 @@ def _check_sums(datalist: Datalist, rows: list[Row], report: _Report) -> None:
 
 
 def _check_row(datalist: Datalist, row: Row, volumes: list[Volume], report: _Report) -> None:
-    image, *others = (_pick(volume, row) for volume in volumes)
+    image, *others = (_frame_of(volume, row.frame) for volume in volumes)
     for other in others:
         report.keep(align_label(image, other, what="channel"))
     if not row.is_labeled:
@@ -245,26 +245,9 @@ def _missing_classes(datalist: Datalist, reports: list[_Report]) -> Iterator[Fin
         yield Finding("error", "VMF262", datalist.name, text)
 
 
-def _pick(volume: Volume, row: Row) -> Volume:
-    frames = volume.array.shape[3] if volume.array.ndim == 4 else 1
-    frame = row.frame if row.frame is not None else 0
-    if row.frame is None and frames > 1:
-        raise VmfError(
-            "VMF234",
-            subject=volume.path,
-            rule="a 3-D volume is meant, the file has time as its fourth dimension",
-            found=f"{frames} frames",
-            fix="say which one by the frame of the row",
-        )
-    if frame >= frames:
-        raise VmfError(
-            "VMF235",
-            subject=volume.path,
-            rule="the frame must exist",
-            found=f"frame {frame} of {frames} (counted from 0)",
-            fix="check the frame numbers of the datalist",
-        )
-    return replace(volume, array=volume.array[..., frame]) if volume.array.ndim == 4 else volume
+def _frame_of(volume: Volume, frame: int | None) -> Volume:
+    """Return one frame; the reader still holds a 4-D file in memory, and refuses a frame that is not there."""
+    return read_frame(volume.path, frame) if volume.array.ndim == 4 or frame else volume
 
 
 def _digest(array: npt.NDArray[np.float32]) -> str:

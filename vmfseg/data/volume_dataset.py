@@ -45,7 +45,7 @@ class VolumeDataset(CacheDataset):  # type: ignore[misc]
             its own images (MONAI Label) puts a list of ``{"image": ..., "label": ...}`` here.
         transform: MONAI transforms from a row to volumes. Those before the first random one are cached.
         default: rows that are used where ``data`` is empty.
-        cache_dir: folder of the persistent cache, or ``None``.
+        cache_dir: folder of the persistent cache; empty for none.
         num_workers: threads that prepare volumes.
         progress: show a progress bar.
         memory_limit: bytes that may be kept in memory; ``None`` takes 60 % of what is free.
@@ -68,7 +68,7 @@ class VolumeDataset(CacheDataset):  # type: ignore[misc]
         data: Sequence[Mapping[str, Any]] | None,
         transform: Callable[..., Any] | Sequence[Callable[..., Any]],
         default: Sequence[Mapping[str, Any]] = (),
-        cache_dir: str | os.PathLike[str] | None = None,
+        cache_dir: str | Path | None = None,
         num_workers: int = 0,
         progress: bool = False,
         memory_limit: int | None = None,
@@ -77,7 +77,8 @@ class VolumeDataset(CacheDataset):  # type: ignore[misc]
         if not rows:
             raise ValueError("data must hold at least one row, got none. Check the datalist and the split.")
         self.deterministic, self.random = split_random(transform)
-        self._disk = None if cache_dir is None else DiskCache(rows, Compose([_Chain(self.deterministic)]), cache_dir)
+        chain = Compose([_Chain(self.deterministic)])
+        self._disk = DiskCache(rows, chain, cache_dir) if cache_dir else None
         free = available_memory() or _UNKNOWN
         self._limit = int(free * _MEMORY_SHARE) if memory_limit is None else memory_limit
         self._reserve = free - self._limit if memory_limit is None else 0
@@ -85,7 +86,7 @@ class VolumeDataset(CacheDataset):  # type: ignore[misc]
         self._full = False
         super().__init__(
             rows,
-            Compose([_Chain(self.deterministic)]),
+            chain,
             num_workers=max(1, num_workers),
             progress=progress,
             copy_cache=False,

@@ -105,12 +105,13 @@ class SegmentationScores:
                 f"subject, domain, phase and frame must name a volume once, got {key} again. Give each its own names."
             )
         if self.protocol == "paper":
-            masked = [
+            masked_pred, masked_truth = (
                 mask_unannotated(check_label_map(name, array), self.labels, slices, slice_axis)[0]
                 for name, array in (("pred", pred), ("truth", truth))
-            ]
+            )
             self._reference[key] = reference_volume(
-                *masked,
+                masked_pred,
+                masked_truth,
                 self.labels,
                 chosen,
                 subject=subject,

@@ -127,15 +127,16 @@ def parse_slices(
             raise ValueError(f"slices must be valid JSON, got {value[:60]!r}.") from error
     table = dict(value) if isinstance(value, Mapping) else {"slices": value}
     known = {"slices": 0} | {str(n): n for n in labels if n}
-    for number, name in labels.items():
+    for number, label in labels.items():
         if number:
-            known |= {name.lower(): number, f"{name.lower()}_slices": number}
+            known |= {label.lower(): number, f"{label.lower()}_slices": number}
     found: dict[int, list[int]] = {}
     for key, entry in table.items():
-        if str(key).lower() not in known:
-            hint = did_you_mean(str(key).lower(), known).strip() or f"Known: {', '.join(labels[n] for n in labels if n)}."
+        name = str(key).lower()
+        if name not in known:
+            hint = did_you_mean(name, known).strip() or f"Known: {', '.join(labels[n] for n in labels if n)}."
             raise ValueError(f"slices must name classes, got {key!r}. {hint}")
-        found[known[str(key).lower()]] = _numbers(entry)
+        found[known[name]] = _numbers(entry)
     everywhere = found.pop(0, None)
     wanted = [n for n in labels if n] if required is None else [n for n in required if n]
     missing = [labels[n] for n in wanted if n not in found]
@@ -259,28 +260,33 @@ def _numbers(value: Any) -> list[int]:
 def _file_slices(volume: torch.Tensor) -> tuple[torch.Tensor, int]:
     """Return the slice of the file at each slice of the volume, and how many the file has."""
     depth = volume.shape[-1]
-    if not isinstance(volume, MetaTensor) or not {"original_affine", "spatial_shape"} <= set(volume.meta):
+    if not _is_located(volume):
         return torch.arange(depth), depth
-    meta = volume.meta
+    meta, affine = volume.meta, volume.affine  # type: ignore[attr-defined]
     stored = np.asarray(meta["original_affine"], dtype=np.float64).reshape(4, 4)
     shape = [int(n) for n in np.asarray(meta["spatial_shape"]).ravel()[:3]]
     axis = slice_axis(stored, shape)
     center = [(n - 1) / 2 for n in volume.shape[1:3]]
     points = np.stack([[*center, d, 1.0] for d in range(depth)], axis=1)
-    world = np.asarray(volume.affine, dtype=np.float64).reshape(4, 4) @ points
+    world = np.asarray(affine.cpu(), dtype=np.float64).reshape(4, 4) @ points
     return torch.from_numpy(np.rint(np.linalg.solve(stored, world)[axis]).astype(np.int64)), shape[axis]
+
+
+def _is_located(volume: Any) -> bool:
+    """Tell whether a volume knows its own grid and that of its file."""
+    return isinstance(volume, MetaTensor) and {"original_affine", "spatial_shape"} <= set(volume.meta)
 
 
 class MaskUnannotatedd(MapTransform):  # type: ignore[misc]
     """Set one-hot volumes to zero where a class was not annotated, so that metrics ignore it there.
 
-    Reads ``annotated`` (classes) and ``slices`` of the row; does nothing where both are absent.
+    Reads ``annotated`` (classes) and ``slices`` of the row; does nothing where both are absent. Where slices lie is
+    told by the affine of the first key, or of ``image``, that has the metadata of its file.
 
     Shape: ``(N, H, W, D)`` one-hot in slice space -> the same.
 
     Args:
-        keys: prediction and label, both are masked alike.
-        ref_key: volume that tells where slices lie; default the first key.
+        keys: prediction and label, all are masked alike.
         allow_missing_keys: don't raise if a key is missing.
 
     Example:
@@ -289,11 +295,8 @@ class MaskUnannotatedd(MapTransform):  # type: ignore[misc]
         [[0, 1, 1, 0], [0, 1, 1, 0], [0, 0, 0, 0]]
     """
 
-    def __init__(
-        self, keys: KeysCollection = ("pred", "label"), ref_key: str | None = None, allow_missing_keys: bool = False
-    ) -> None:
+    def __init__(self, keys: KeysCollection = ("pred", "label"), allow_missing_keys: bool = False) -> None:
         MapTransform.__init__(self, keys, allow_missing_keys)
-        self.ref_key = ref_key
 
     def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
         """Mask every key."""
@@ -302,9 +305,9 @@ class MaskUnannotatedd(MapTransform):  # type: ignore[misc]
         if classes is None and slices in (None, ""):
             return d
         annotated = None if classes is None else [int(c) for c in classes]
+        located = [d[key] for key in (*self.keys, "image") if key in d and _is_located(d[key])]
         for key in self.key_iterator(d):
-            place = d[key] if self.ref_key is None else d[self.ref_key]
-            mask = annotated_slices(place, d[key].shape[0], annotated, slices)
+            mask = annotated_slices((located or [d[key]])[0], d[key].shape[0], annotated, slices)
             d[key] = d[key] * mask[:, None, None].to(d[key].device, d[key].dtype)
         return d
 

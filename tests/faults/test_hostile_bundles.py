@@ -26,7 +26,7 @@ from vmfseg.cli.main import app
 from vmfseg.cli.train_command import train_bundle
 from vmfseg.model.weights import read_tensors
 from vmfseg.utils import VmfError
-from vmfseg.utils.weights import check_weights
+from vmfseg.utils.tensor_files import check_weights
 
 RUNNER = CliRunner()
 FILES = compile_bundle("vmfnet_mnms")

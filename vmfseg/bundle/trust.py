@@ -15,7 +15,7 @@ from typing import Any
 from vmfseg.model.definitions import is_allowed
 from vmfseg.utils import VmfError
 from vmfseg.utils.io import StrPath
-from vmfseg.utils.weights import check_weights
+from vmfseg.utils.tensor_files import check_weights
 
 from .config import entries, overlay, read_config, references
 from .new import compiled_files

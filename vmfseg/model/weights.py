@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from vmfseg.handlers import load_tensors
 from vmfseg.utils import VmfError, read_json, sha256_bytes
 from vmfseg.utils.io import StrPath
-from vmfseg.utils.weights import safetensors_problem
+from vmfseg.utils.tensor_files import safetensors_problem
 
 __all__ = ["fill_network", "find_weights", "is_about", "read_tensors", "tensors_digest", "warm_start"]
 

@@ -20,7 +20,7 @@ from typer.main import get_command
 from vmfseg.bundle import check_keys
 from vmfseg.bundle.compile import bundle_names, write_bundle
 from vmfseg.cli.main import app
-from vmfseg.cli.train import _options
+from vmfseg.cli.train_command import _options
 from vmfseg.data import MNMsDataset
 from vmfseg.phantom import make_phantom
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,68 +14,46 @@ import numpy as np
 import pytest
 import torch
 
+sys.path.append(str(Path(__file__).parent.parent / "model"))
+from inference_bundle import POSTPROCESSING, slice_preprocessing
+
+from vmfseg.bundle.compile import write_bundle
 from vmfseg.data import prepare_experiment
 from vmfseg.metrics import SegmentationScores
+from vmfseg.model import Model, Predictor
+from vmfseg.model.definitions import build
 from vmfseg.networks import VMFNet
 from vmfseg.phantom import make_phantom
 from vmfseg.visualize import SliceView
 
 LABELS = {0: "background", 1: "LV", 2: "MYO", 3: "RV"}
+DATA = {"dataset": "mnms", "target_domain": "D", "labeled_fraction": 0.5, "seed": 0}
 
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
-    """Return the folders of the run (do not write into them) with its network and data."""
+    """Return the folders of the run (do not write into them) with its model and data."""
     home = tmp_path_factory.mktemp("run")
     data = make_phantom(home / "data", "mnms", subjects=8, size=48, frames=2, workers=1)
-    experiment = prepare_experiment("mnms", data, target_domain="D", labeled_fraction=0.5, quiet=True)
-    options = {"channels": [4, 8, 8], "num_kernels": 5, "hidden_channels": 4, "kappa": 20.0}
-    network = VMFNet(out_channels=4, seed=0, **options).eval()
+    experiment = prepare_experiment(**DATA, dataset_dir=data, quiet=True)
+    options = {"channels": [4, 8, 8], "num_kernels": 5, "hidden_channels": 4, "kappa": 20.0, "out_channels": 4}
+    network = VMFNet(seed=0, **options).eval()
     with torch.no_grad():  # batch norm as if it had seen something
         for module in network.modules():
             if isinstance(module, torch.nn.BatchNorm2d):
                 module.running_mean.normal_(generator=torch.Generator().manual_seed(1)).mul_(0.1)
-    config = {
-        "dataset_dir": "",
-        "dataset": "mnms",
-        "num_classes": 4,
-        **options,
-        "seed": 0,
-        "pixdim": 6.0,
-        "image_size": 32,
-        "target_domain": "D",
-        "labeled_fraction": 0.5,
-        "protocol": "clean",
-        "device": "$torch.device('cpu')",
-        "network_def": {
-            "_target_": "vmfseg.networks.VMFNet",
-            "out_channels": "@num_classes",
-            **{key: f"@{key}" for key in options},
-            "seed": "@seed",
+    write_bundle("vmfnet_mnms", home)
+    bundle = (home / "vmfnet_mnms").rename(home / "tiny_mnms")
+    (bundle / "output").mkdir()
+    definition = {"_target_": "vmfseg.networks.VMFNet", **options}
+    model = Model(
+        definition, slice_preprocessing(6.0, 32), POSTPROCESSING, LABELS, 1, (32, 32), "tiny_mnms", "0.1.0",
+        facts={
+            "data": {**DATA, "is_phantom": True, **experiment.fingerprint},
+            "selection": {"mode": "best", "source_validation_dice": 0.5, "epoch": 2},
         },
-        "source": {
-            "_target_": "vmfseg.data.prepare_experiment",
-            **{key: f"@{key}" for key in ("dataset", "dataset_dir", "target_domain", "labeled_fraction", "seed")},
-        },
-    }
-    bundle = home / "tiny_mnms"
-    stage = bundle / "output" / "stages" / "training-0123456789ab"
-    for folder in (bundle / "configs", bundle / "models", stage):
-        folder.mkdir(parents=True)
-    (bundle / "configs" / "train.json").write_text(json.dumps(config))
-    manifest = {
-        "format": "vmfseg-manifest-1",
-        "versions": {"python": "3"},
-        "bundle": "tiny_mnms",
-        "data": experiment.fingerprint,
-        "phantom": True,
-        "selection": {"mode": "best", "source_validation_dice": 0.5, "epoch": 2},
-        "sha256": {"model.pt": "ab"},
-    }
-    for folder in (stage, bundle / "models"):
-        torch.save(network.state_dict(), folder / "model.pt")
-        (folder / "manifest.json").write_text(json.dumps(manifest))
-    (stage / "done.json").write_text("{}")
+    )  # fmt: skip
+    model.save(bundle / "models", network.state_dict())
     epochs = [
         {"epoch": k, "iteration": 5 * k, "terms": {"loss": 3.0 / k}, "validation": {"val_mean_dice": v}}
         for k, v in ((1, 0.25), (2, 0.5), (3, None))
@@ -91,7 +71,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     scores.write(bundle / "output")
     return SimpleNamespace(
         home=home, bundle=bundle, output=bundle / "output", data=data, network=network, experiment=experiment,
-        scores=scores, config=config, manifest=manifest,
+        scores=scores, model=model, predictor=Predictor.from_bundle(bundle, "cpu"),
     )  # fmt: skip
 
 
@@ -99,6 +79,18 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
 def copied(finished: SimpleNamespace, tmp_path: Path) -> Path:
     """Return a copy of the bundle that a test may change."""
     return Path(shutil.copytree(finished.bundle, tmp_path / "tiny_mnms"))
+
+
+@pytest.fixture
+def plain(finished: SimpleNamespace, copied: Path) -> Path:
+    """Return a copy of the bundle whose network is a MONAI U-Net without kernels."""
+    definition = {
+        "_target_": "monai.networks.nets.UNet", "spatial_dims": 2, "in_channels": 1, "out_channels": 4,
+        "channels": [4, 8], "strides": [2],
+    }  # fmt: skip
+    model = replace(finished.model, network=definition)
+    model.save(copied / "models", build(definition, "network").state_dict())
+    return copied
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vmfseg.visualize import ChannelLabel, draw_montage, png_bytes
-from vmfseg.visualize.style import class_color, overlay, upright
+from vmfseg.visualize.figure_style import class_color, overlay, upright
 
 LABELS = {0: "background", 1: "LV", 2: "MYO", 3: "RV"}
 

@@ -8,7 +8,7 @@ import pytest
 
 from vmfseg.utils import VmfError
 from vmfseg.visualize import build_report
-from vmfseg.visualize.page import Page
+from vmfseg.visualize.report_page import Page
 
 
 class Outline(HTMLParser):
@@ -54,7 +54,7 @@ def test_the_page_is_whole_and_shows_what_the_run_left(report, finished):
     page = Outline(report)
     assert page.stack == []
     for words in ("tiny_mnms", "Worst cases first", "Every volume", "Heart function", "What the kernels stand for",
-                  "Training", "Manifest", "Definitions", "protocol clean", finished.scores.compute()["policy"],
+                  "Training", "Manifest", "Definitions", "target domain unseen", finished.scores.compute()["policy"],
                   "maximum over both surfaces"):  # fmt: skip
         assert words in page.text
     # two worst cases and the median, boxes, kernels and tissues, curves
@@ -125,25 +125,35 @@ def test_figures_alone_make_a_report(finished, tmp_path):
 
 
 def test_without_cases_neither_model_nor_data_is_touched(copied):
-    (copied / "output" / "stages" / "training-0123456789ab" / "model.pt").write_bytes(b"broken")
+    (copied / "models" / "model.safetensors").write_bytes(b"broken")
     page = Outline(build_report(copied, cases=0).read_text(encoding="utf-8"))
     assert len(page.pictures) == 2
     assert "No pictures" not in page.text
 
 
-def test_a_model_that_cannot_be_used_is_a_remark_without_a_path(copied, caplog):
-    (copied / "output" / "stages" / "training-0123456789ab" / "model.pt").write_bytes(b"broken")
-    text = build_report(copied).read_text(encoding="utf-8")
-    assert "No pictures of cases (VMF401): the file must hold tensors only" in Outline(text).text
+def test_a_model_that_cannot_be_used_is_a_remark_without_a_path(finished, copied, caplog):
+    (copied / "models" / "model.safetensors").write_bytes(b"broken")
+    text = build_report(copied, dataset_dir=finished.data).read_text(encoding="utf-8")
+    assert "No pictures of cases (VMF401): the file must hold named tensors only" in Outline(text).text
     assert str(copied) not in text
     assert str(copied) in caplog.text  # the user at the terminal does learn which file
 
 
 def test_data_of_another_split_is_said(finished, copied):
-    for path in copied.rglob("manifest.json"):
-        path.write_text(json.dumps({**finished.manifest, "data": {"split": "another", "data": "same"}}))
+    path = copied / "models" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps({**manifest, "data": {**manifest["data"], "split": "another"}}))
     text = build_report(copied, dataset_dir=finished.data, cases=1).read_text(encoding="utf-8")
     assert "The data is not the one of the run" in Outline(text).text
+
+
+def test_a_network_without_kernels_is_reported_without_them(finished, plain):
+    path = build_report(plain, dataset_dir=finished.data, cases=1)
+    page = Outline(path.read_text(encoding="utf-8"))
+    assert "The network has no vMF kernels, so there are no kernel maps" in page.text
+    assert "What the kernels stand for" not in page.text
+    assert "Worst cases first" in page.text
+    assert len(page.pictures) == 4  # worst, median, boxes, curves
 
 
 def test_names_are_escaped(copied):
@@ -152,7 +162,7 @@ def test_names_are_escaped(copied):
         path = copied / "output" / name
         path.write_text(path.read_text().replace("MYO", evil).replace(',"ED"', f',"{evil}"'))
     for path in copied.rglob("manifest.json"):
-        path.write_text(json.dumps({**json.loads(path.read_text()), "bundle": "</title><script>alert(1)</script>"}))
+        path.write_text(json.dumps({**json.loads(path.read_text()), "name": "</title><script>alert(1)</script>"}))
     text = build_report(copied, cases=0).read_text(encoding="utf-8")
     assert evil not in text
     assert "<script>alert" not in text

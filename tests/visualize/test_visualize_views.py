@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
+import json
+
 import nibabel as nib
 import numpy as np
 import pytest
 import torch
 
 from vmfseg.data import LoadVolumed
+from vmfseg.model import Predictor
 from vmfseg.transforms import slice_space_transforms
 from vmfseg.visualize import as_samples, view_volume, worst_slice
-from vmfseg.visualize.views import tissue_file
+from vmfseg.visualize.slice_views import tissue_file
 
 
 def test_views_are_what_the_network_says_of_each_slice(finished):
     row = finished.experiment.target[1]
-    views = view_volume(finished.network, row, 6.0, 32, batch_size=2)
+    views = view_volume(finished.predictor, row)
     loaded = slice_space_transforms(6.0, 32)(LoadVolumed()(row))
     assert len(views) == loaded["image"].shape[-1]
     for k, view in enumerate(views):
@@ -27,7 +30,7 @@ def test_views_are_what_the_network_says_of_each_slice(finished):
 
 def test_tissues_belong_to_the_labels(finished):
     row = finished.experiment.target[0]
-    views = view_volume(finished.network, row, 6.0, 32)
+    views = view_volume(finished.predictor, row)
     truth = np.stack([view.truth for view in views])
     tissues = np.stack([view.tissues for view in views])
     assert (tissues[truth == 2] == 4).mean() > 0.9  # the label MYO is LV myocardium
@@ -37,7 +40,7 @@ def test_tissues_belong_to_the_labels(finished):
 
 
 def test_views_become_samples_with_classes_or_tissues(finished):
-    views = view_volume(finished.network, finished.experiment.target[0], 6.0, 32)
+    views = view_volume(finished.predictor, finished.experiment.target[0])
     classes, tissues = as_samples(views), as_samples(views, tissues=True)
     assert len(classes) == len(tissues) == len(views)
     assert max(int(sample.labels.max()) for sample in classes) == 3
@@ -46,9 +49,31 @@ def test_views_become_samples_with_classes_or_tissues(finished):
 
 def test_a_row_without_label_gives_views_without_truth(finished):
     row = {key: value for key, value in finished.experiment.target[0].items() if key != "label"}
-    views = view_volume(finished.network, row, 6.0, 32, tissues=False)
+    views = view_volume(finished.predictor, row, tissues=False)
     assert all(view.truth is None and view.tissues is None and view.wrong == 0 for view in views)
     assert as_samples(views) == []
+
+
+def test_a_network_without_kernels_gives_images_labels_and_truth(finished, plain):
+    predictor = Predictor.from_bundle(plain, "cpu")
+    views = view_volume(predictor, finished.experiment.target[0])
+    slices = predictor.grid.place(LoadVolumed()(finished.experiment.target[0])["image"]).slices
+    with torch.no_grad():
+        expected = predictor.network(slices).argmax(dim=1).numpy()
+    np.testing.assert_array_equal(np.stack([view.pred for view in views]), expected)
+    assert all(view.activations is None and view.features is None and view.reconstruction is None for view in views)
+    assert views[0].truth is not None
+    assert as_samples(views) == []
+
+
+def test_a_step_for_labels_alone_counts_for_the_truth(finished, copied):
+    path = copied / "models" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    swap = {"_target_": "vmfseg.transforms.AsClassesd", "keys": "label", "num_classes": 3}
+    row = finished.experiment.target[0]
+    path.write_text(json.dumps({**manifest, "preprocessing": [*manifest["preprocessing"], swap]}))
+    with pytest.raises(RuntimeError, match="AsClassesd"):  # class 3 is refused: the step was there
+        view_volume(Predictor.from_bundle(copied, "cpu"), row, tissues=False)
 
 
 def test_worst_slice_has_most_wrong_pixels(make_view):

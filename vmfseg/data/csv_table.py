@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CSV tables by column name, whatever the delimiter, the byte-order mark, the case and the spelling of the headers."""
+"""CSV reader: columns are found by name, for any delimiter, encoding and spelling of the header."""
 
 from __future__ import annotations
 

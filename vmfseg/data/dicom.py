@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A folder with one DICOM series: slices sorted by position, repeated positions are frames, gaps are refused."""
+"""DICOM series reader: slices sorted by position, repeated positions are frames, gaps are refused."""
 
 from __future__ import annotations
 

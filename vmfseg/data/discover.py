@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a path that a user gives to a datalist: what kind of data lies there?"""
+"""Detect the kind of data set at a path and open it as a datalist."""
 
 from __future__ import annotations
 

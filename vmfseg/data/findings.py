@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Findings: what is wrong or unusual about a file, a pair or a subject, in a form that people and programs can read."""
+"""Findings: errors and warnings about files, pairs and subjects, as records."""
 
 from __future__ import annotations
 

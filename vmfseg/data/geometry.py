@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Voxel grids in space: one tolerance for everything that is compared.
+r"""Geometry of voxel grids: voxel sizes, orientation, comparison of affines with one tolerance.
 
 Two grids are compared at the centres of their eight corner voxels. With affines :math:`A, B` (voxel index to mm) the
 distance is given in mm and, as :math:`\max_c \lVert A_{3\times3}^{-1}(B c - A c) \rVert_\infty`, in voxels of ``A``.

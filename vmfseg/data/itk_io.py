@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NRRD and MetaImage: ITK interprets the header, the bytes go through our own strict reading.
+"""NRRD and MetaImage reader: ITK interprets the header, the bytes are read strictly.
 
 ITK alone is not enough: what it does with missing data depends on the format (an error, a line on the terminal, or
 zeros), so the voxels are taken from the file by :mod:`vmfseg.data.payload`, which counts them.

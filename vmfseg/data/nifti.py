@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NIfTI-1 and NIfTI-2, read strictly: nibabel interprets the header, every claim of it is checked before it is used."""
+"""NIfTI-1 and NIfTI-2 reader: nibabel interprets the header, which is checked before it is used."""
 
 from __future__ import annotations
 

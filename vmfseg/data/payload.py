@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes from files that nobody vouches for: regular, readable, complete, and never more than they declare."""
+"""Bounded reading of untrusted files: regular, readable, complete, and never more than they declare."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""The one reader: every voxel of the project comes through :func:`read_volume`.
+r"""Strict reader of NIfTI, NRRD, MetaImage and DICOM volumes; all voxels come through :func:`read_volume`.
 
 A bad file is refused with its name, the cause and a cure, or accepted by a stated rule that leaves a finding; nothing
 is guessed and no second reader is tried when the first one fails.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Leave one domain out, label few subjects, and let nothing leak.
+r"""Splits by subject: one domain left out, a fraction of the sources labelled, no leakage.
 
 **Labelled subjects.** In every group (vendor and centre) the subjects with labels are sorted by their code; the first
 :math:`\lceil n k \rceil` of :math:`n` are labelled for a fraction :math:`k` (``protocol="clean"``), or

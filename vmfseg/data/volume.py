@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Volumes and the rules that every volume must pass, whatever the format it came in."""
+"""Volumes, and the checks of shape, grid and values that every format must pass."""
 
 from __future__ import annotations
 

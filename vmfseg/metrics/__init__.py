@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures one can trust: overlap and distances in mm, with a stated policy for empty masks."""
+"""Segmentation metrics: Dice, surface distances in mm, volumes; a stated policy for empty masks; reports."""
 
 from .accumulator import SegmentationScores
 from .policy import POLICY, image_diagonal, mask_status

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which prediction belongs to which truth, told by file names alone, and which domain a subject is from.
+"""Pair predictions with truths by file name; read the domains of subjects from a table.
 
 **The rule.** The image suffix (``.nii.gz``, ``.nii``, ``.nrrd``, ``.mha``) and one of the endings in :data:`ROLES`
 (``_pred``, ``_seg``, ``_gt``, ``_label``, ...) are taken off; two files with the same rest are a pair, and the rest is

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""What a missed, spurious, absent or unannotated structure counts.
+r"""Policy for empty and unannotated masks: what a missed, spurious or absent structure scores.
 
 Most tools give NaN for the distance of an empty mask and then average over what is left, so that a network which
 misses the hard structures gets a *better* mean distance. Here a failure costs as much as an image can cost:

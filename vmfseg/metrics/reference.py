@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""The two figures that the reference code printed, under names that say what they are.
+r"""Metrics as the reference code computed them: slice-wise micro Dice and mask set distance.
 
 They exist only to put a run beside the published tables (``protocol: paper``); no result of ours rests on them.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From rows to what people read: domain × class × metric, ``metrics.json``, ``metrics.csv`` and a table.
+"""Summaries of scores by domain, class and metric; ``metrics.json`` and ``metrics.csv``.
 
 Every mean stands beside its ``n``, ``n_missed``, ``n_spurious`` and ``n_excluded``. The unit of a mean is one volume
 (subject × phase), so ``overall`` equals the mean of the domains weighted by their ``n``.

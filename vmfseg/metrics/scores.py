@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Score a label map against the truth on its own grid: one row per class."""
+"""Scores of a label map against the truth on its native grid: one row per class."""
 
 from __future__ import annotations
 

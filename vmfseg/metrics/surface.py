@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Distances between the surfaces of two masks, in millimetres, exact and fast.
+r"""Surface distances of two masks in mm: Hausdorff, its 95th percentile, average symmetric.
 
 **Definition.** The surface :math:`\partial A` of a mask :math:`A` is the mask minus its erosion by the cross-shaped
 neighborhood (4 neighbors in the plane, 6 in space), everything outside the image being background; so it is made of

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A summary as a table for a terminal or a log file."""
+"""Text table of a summary of scores."""
 
 from __future__ import annotations
 

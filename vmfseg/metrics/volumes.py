@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""The heart's own figures: volumes at end-diastole and end-systole, and the ejection fraction against truth.
+r"""Cardiac function: volumes at end-diastole and end-systole, ejection fraction, agreement with the truth.
 
 .. math:: \mathrm{EF} = 100 \cdot \frac{\mathrm{EDV} - \mathrm{ESV}}{\mathrm{EDV}} \ \% .
 

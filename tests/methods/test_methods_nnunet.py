@@ -111,7 +111,6 @@ def test_budget():
 def test_refusals(tmp_path):
     row = {"image": "a.nii.gz", "label": "b.nii.gz", "domain": "D", "subject": "s"}
     model = NNUNet(tmp_path, LABELS)
-    model._check_package = lambda: None  # type: ignore[method-assign]
     with pytest.raises(ValueError, match="target domain D"):
         model.train([row], target_domain="D")
     with pytest.raises(ValueError, match="must be labelled"):

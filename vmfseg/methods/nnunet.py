@@ -102,13 +102,13 @@ class NNUNet:
             rows: labelled rows.
             target_domain: rows of this domain are refused.
         """
-        self._check_package()
         cases = self._cases(rows)
         for row in rows:
             if target_domain and row.get("domain") == target_domain:
                 raise ValueError(f"rows must not be of the target domain {target_domain}, got {row.get('subject')}.")
             if row.get("label") is None:
                 raise ValueError(f"rows must be labelled, got {row.get('subject')} without. Pass labelled rows only.")
+        self._check_package()
         request = {
             "task": "train", "dataset": _NAME, "epochs": self.epochs, "device": self.device, "seed": self.seed,
             "memory_gb": self.memory_gb, "processes": self.processes,
@@ -124,9 +124,9 @@ class NNUNet:
 
     def predict(self, rows: Sequence[Mapping[str, Any]], out: str | os.PathLike[str]) -> list[Path]:
         """Segment the images of ``rows`` and return the label maps, one NIfTI file each, on the grid of the image."""
-        self._check_package()
         if not (self.model / "fold_all" / "checkpoint_final.pth").is_file():
             raise ValueError(f"model must be trained, got none in {self.model.name}. Call train first.")
+        self._check_package()
         target, source = Path(out), self.folder / "images"
         target.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(source, ignore_errors=True)

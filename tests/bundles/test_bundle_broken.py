@@ -106,7 +106,8 @@ MUTATED = [  # change of train.json, words of the command line, exit code, what 
         ["VMF314", "train.json: epochs", "was never closed"], id="no Python",
     ),
     pytest.param(
-        _edit(), ["--set", "network_def::kappa=ten"], 4, ["VMF315", "network_def::kappa", "'ten'"], id="value of an option"
+        _edit(), ["--set", "network_def::kappa=ten"], 4,
+        ["VMF315", "network_def::kappa", "'ten'"], id="value of an option"
     ),
     pytest.param(_edit(), ["--set", "+seed=3"], 4, ["VMF319", "+seed"], id="merge of a number"),
     pytest.param(_edit(), ["--set", "nothing::here=3"], 2, ["VMF110", "nothing::here"], id="no parent"),

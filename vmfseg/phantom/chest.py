@@ -272,7 +272,7 @@ def draw_chest(rng: np.random.Generator, support: Floats) -> Chest:
         stomach=(uniform(20, 55), uniform(12, 34), uniform(18, 36), uniform(12, 26), uniform(-0.6, 0.9)),
         content=str(rng.choice(["stomach", "bowel", "effusion", "visceral_fat"], p=[0.4, 0.3, 0.15, 0.15])),
         spleen=(float(uniform(10, 28)), float(uniform(-4, 16)), float(rng.random() < 0.7)),
-        aorta=(right + float(uniform(14, 36)), float(uniform(-5, 32)), float(uniform(8.5, 13.5))),
+        aorta=(right + float(uniform(14, 60)), float(uniform(-5, 45)), float(uniform(8.5, 13.5))),
         spine=(right + float(uniform(38, 70)), float(uniform(-25, 25)), float(uniform(-45, 15))),
         pads=tuple(pads),
         close=float(np.clip(rng.normal(0.75, 0.4), 0, 1)),

@@ -2,7 +2,7 @@
 """A neck in axial slices: cord with a butterfly of gray matter, cerebrospinal fluid, bones, muscles, vessels, airway.
 
 Frame in mm: ``u`` to the right of the picture (patient's left), ``v`` down (back), ``w`` up along the cord; the canal
-is at 0. Sizes follow Kato et al., Spine 37:E359, 2012 (cord, transverse 12 to 15 mm, sagittal 6 to 9 mm in the neck).
+is at 0. Sizes follow Sherman et al., AJNR 11:369, 1990 (cord, 11.4 to 14 mm wide and 7.4 to 8.8 mm deep in the neck).
 Boundaries that raters draw are kept as signed distances (negative inside), so that each rater can shift them a
 little.
 """

@@ -12,8 +12,9 @@ resting apex, which shortens the ventricle by :math:`l(c)`; the cavity keeps the
 
 .. math:: R_{epi}^2 = R_{endo}^2 + \bigl(R_{epi,0}^2 - R_{endo,0}^2\bigr) / l ,
 
-so that it thickens by itself. Sizes, wall thickness and ejection fractions of the groups follow the normal values of
-Kawel-Boehm et al., JCMR 22:87, 2020, and the usual definitions of the diseases.
+so that it thickens by itself. Sizes and ejection fractions of the groups are of the order of the normal values of
+Kawel-Boehm et al., JCMR 22:87, 2020, and the usual definitions of the diseases. Walls include what readers leave to
+the cavity and are thicker than their contours: :mod:`vmfseg.phantom.ventricles` follows the contours.
 """
 
 from __future__ import annotations

@@ -5,9 +5,8 @@
 quantity                 range and source
 =======================  ==============================================================================================
 field                    0.55, 1.5 and 3 T
-balanced SSFP            flip 50 to 80 degrees at 1.5 T, shortest TR and TE, slices of 6 to 8 mm with gaps up to 10 mm,
-                         in-plane resolution 1.5 to 2 mm: Kramer et al., JCMR 22:17, 2020; wider here. At 3 T the flip
-                         angle is lower and the shim worse
+balanced SSFP            slices of 6 to 8 mm: Kramer et al., JCMR 22:17, 2020; wider here. TR, TE, flip angles and
+                         in-plane resolution: unverified ranges; at 3 T the flip angle is lower and the shim worse
 spoiled gradient echo    TR 4 to 9 ms, TE 2 to 4.5 ms, flip 12 to 25 degrees: cine before balanced SSFP; unverified
 gadolinium               relaxation rates of blood and muscle after contrast: unverified; cine is often run after it
 noise, coils, shim       typical of the hardware; unverified

@@ -9,14 +9,15 @@ and densities differ by a log-normal factor.
 ================  =====================================================================================================
 tissue            source (a value without one is unverified: proton densities, and every T2* that is not named)
 ================  =====================================================================================================
-myocardium        T1 996 +- 31 (1.5 T), 1184 +- 38 (3 T): Granitz et al., Wien Klin Wochenschr 131:143, 2019. T2 52 and
-                  46: Hanson et al., Radiology 297:344, 2020 (meta-analysis). T2* at 3 T 24 +- 5: Roy et al., JCMR
-                  19:72, 2017; at 1.5 T unverified. Stanisz et al., MRM 54:507, 2005 (in vitro): 1030, 40 and 1471, 47
+myocardium        T1 996 +- 31 (1.5 T), 1184 +- 38 (3 T): Granitz et al., Wien Klin Wochenschr 131:143, 2019; medians
+                  1014, 1165: Alam et al., JCMR 17:102, 2015. T2 52 and 46: Hanson et al., Radiology 297:344, 2020
+                  (meta-analysis). T2* at 3 T 24 +- 5: Roy et al., JCMR 19:72, 2017; at 1.5 T median 33: Singh et al.,
+                  Indian J Radiol Imaging 34:54, 2024. In vitro 1030, 40 and 1471, 47: Stanisz et al., MRM 54:507, 2005
 arterial blood    T1 at 1.5 T 1441, T2 290, at 3 T 1932, 275: Stanisz 2005; T1 at 3 T 1664: Lu et al., MRM 52:679, 2004;
                   T2 254 (1.5 T), 147 (3 T): tissue database of IT'IS; T2* unverified
 venous blood      T1 at 3 T 1584: Lu 2004; T2 181 (1.5 T), 66 (3 T): IT'IS; T2* unverified
-lung              T2* 2.11 +- 0.27 and 0.74 +- 0.1: Yu et al., MRM 66:248, 2011 (1.1 and 0.86 at 1.5 T: Hatabu et al.,
-                  Magn Reson Imaging 17:1135, 1999); also used as T2, as diffusion is not refocused. T1 unverified
+lung              T2* 2.11 +- 0.27 and 0.74 +- 0.1: Yu et al., MRM 66:248, 2011 (0.9 to 1.1 at 1.5 T: Stock et al., Magn
+                  Reson Imaging 17:997, 1999); also used as T2, as diffusion is not refocused. T1 unverified
 liver, spleen,    at 3 T 809, 34; 1328, 61; 898, 29; 586, 49; 382, 68 (liver, spleen, muscle, marrow, fat): de
 muscle, marrow,   Bazelaire et al., Radiology 230:652, 2004. At 1.5 T spleen 1057, 79, marrow 549, 49, liver 576, 46:
 fat               the same, as tabulated by IT'IS; muscle and fat at 1.5 T unverified

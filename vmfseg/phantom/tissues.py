@@ -1,22 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the phantom's bodies are made of: relaxation times, proton density and chemical shift of every tissue.
 
-Times in ms at 1.5 T and 3 T, rounded from the sources; proton density relative to free water.
+Times in ms at 1.5 T and 3 T; proton density relative to free water. These are the values of
+:func:`vmfseg.phantom.make_phantom`, kept as they are so that a seed gives the same files for ever;
+:mod:`vmfseg.phantom.relaxation` has newer ones with their spread. "Unverified" marks what no source at hand confirms.
 
 =====================================  ================================================================================
 tissue                                 source of T1, T2, T2*
 =====================================  ================================================================================
-arterial and venous blood              T1: Stanisz et al., MRM 54:507, 2005. T2 at 1.5 T: Barth and Moser, Cell Mol Biol
-                                       43:783, 1997. T2 at 3 T: Lu et al., MRM 67:42, 2012. T2* at 3 T: Zhao et al., MRM
-                                       58:592, 2007
-myocardium, papillaries, trabeculae    Stanisz et al., 2005. T2*: Anderson et al., Eur Heart J 22:2171, 2001
-liver, spleen, muscle, marrow, fat     de Bazelaire et al., Radiology 230:652, 2004
-lung                                   T1: Stadler et al., MRM 59:96, 2008. T2*: Yu et al., MRM 66:248, 2011
-cord gray and white matter (3 T)       T1, T2: Smith et al., MRM 60:213, 2008. T2*: Barry and Smith, MRM 82:743, 2019;
-                                       at 1.5 T: Stanisz et al., 2005 (spinal cord)
-cerebrospinal fluid                    T1: Rooney et al., MRM 57:308, 2007; T2 of free water
-cortical bone, cartilage, pericardium  T2*: Du and Bydder, NMR Biomed 26:489, 2013; cartilage: Stanisz et al., 2005
-proton densities                       water content: Woodard and White, Br J Radiol 59:1209, 1986
+arterial and venous blood              T1: Stanisz et al., MRM 54:507, 2005 (1441 and 1932). T2 at 1.5 T 254 and 181:
+                                       tissue database of IT'IS. T2 at 3 T and T2*: unverified
+myocardium, papillaries, trabeculae    T1, T2: Stanisz et al., 2005. T2* at 3 T: Roy et al., JCMR 19:72, 2017 (24 +- 5);
+                                       at 1.5 T: Singh et al., Indian J Radiol Imaging 34:54, 2024 (median 33)
+liver, spleen, muscle, marrow, fat     3 T: de Bazelaire et al., Radiology 230:652, 2004. 1.5 T: spleen and marrow by
+                                       the same authors, the others and T2* unverified
+lung                                   T2*: Yu et al., MRM 66:248, 2011. T1: unverified
+cord gray and white matter (3 T)       T1, T2: Smith et al., MRM 60:213, 2008. White matter at 1.5 T: Stanisz et al.,
+                                       2005 (spinal cord). T2*: unverified
+cerebrospinal fluid                    unverified (free water)
+cortical bone, cartilage, pericardium  cartilage: Stanisz et al., 2005; the others unverified
+proton densities                       of the order of water contents (Woodard and White, Br J Radiol 59:1209, 1986);
+                                       single values unverified
 =====================================  ================================================================================
 
 Two simplifications are deliberate. Lung keeps its T2* also in the T2 column, because spins diffuse through the field

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scanners: one protocol per heart center and per cord site. Fixed before any training, never tuned to a result.
 
-**Hearts** (balanced SSFP cine, 1.5 T). Spacing, slice thickness and scanner follow the averages per center of the
-M&Ms release (Campello et al., IEEE TMI 40:3543, 2021, table of the centers); TR, TE and flip angle lie in the ranges
-of published cine protocols: Kramer et al., JCMR 22:17, 2020 (flip 50 to 80°, shortest TR and TE), Petersen et al.,
-JCMR 18:8, 2016 (TrueFISP, TR 2.6 to 3 ms, 80°), Radau et al., Midas J, 2009 (FIESTA, 45 to 55°).
+**Hearts** (balanced SSFP cine, 1.5 T). Vendors and centers are those of the M&Ms release (Campello et al., IEEE TMI
+40:3543, 2021). Spacing and thickness per center were meant after its table and TR, TE and flip angle after published
+cine protocols (Kramer et al., JCMR 22:17, 2020; Petersen et al., JCMR 18:8, 2016; Radau et al., Midas J, 2009), but the
+single numbers are unverified.
 
 ======  ==================  =====  =====  =====  ==========  ==========  =========  ====================================
 vendor  scanner             TR     TE     flip   recon mm    acquired    slice mm   receive and reconstruction
@@ -17,9 +17,10 @@ D/5     Canon Orian         4.4    2.2    55     0.85        1.5x2.0     8 + 2.0
 ======  ==================  =====  =====  =====  ==========  ==========  =========  ====================================
 
 **Cords** (spoiled gradient echo, 3 T) follow the description of the 2016 challenge's data: Prados et al., NeuroImage
-152:312, 2017, and the challenge's page. Site 1: 3-D FFE, fat suppressed, three slices of 50 mm width. Site 2: 2-D,
-three echoes averaged. Site 3: 3-D multi-echo, 0.5 mm interpolated to 0.25 mm. Site 4: multi-echo FFE, 0.65 mm
-interpolated to 0.29 mm.
+152:312, 2017, and the challenge's page, which confirms TR, TE, flip angle and in-plane resolution of sites 1 and 2 (and
+says 7.5 mm for the slices of site 2); sites 3 and 4 are unverified. Site 1: 3-D FFE, fat suppressed, three slices of
+50 mm width. Site 2: 2-D, three echoes averaged. Site 3: 3-D multi-echo, 0.5 mm interpolated to 0.25 mm. Site 4:
+multi-echo FFE, 0.65 mm interpolated to 0.29 mm.
 
 ======  ===============  ====  =================  =====  ========  =========  ========
 site    scanner          TR    TE                 flip   recon mm  acquired   slice mm

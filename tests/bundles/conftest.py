@@ -14,10 +14,20 @@ import pytest
 
 from vmfseg.phantom import make_phantom
 
+sys.path.append(str(Path(__file__).parents[1]))
+from forked_runs import ForkedRun
+
 BUNDLES = Path(__file__).parents[2] / "bundles"
 #: A network and a grid small enough for seconds; 64 is the least that the presence heads take.
-TINY = {"channels": [4, 8, 8], "hidden_channels": 4, "num_kernels": 4, "image_size": 64}
-SHORT = {"max_iterations": 2, "epoch_length": 2, "pretraining_iterations": 2}
+NETWORK = {"network_def::channels": [4, 8, 8], "network_def::hidden_channels": 4, "network_def::num_kernels": 4}
+TINY = {**NETWORK, "image_size": 64, "calibration::stage::max_volumes": 3}
+SHORT = {"max_iterations": 2, "epoch_length": 2}
+
+
+def short(name: str) -> dict[str, int]:
+    """Return the keys that make the training of a bundle short."""
+    stages = {"pretraining_iterations": 2} if name.startswith(("weak", "unsupervised")) else {}
+    return {**SHORT, **stages}
 
 
 @pytest.fixture(scope="session")
@@ -31,35 +41,29 @@ def phantoms(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="session")
-def run_bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess.CompletedProcess[str]]:
+def run_bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
     """Return a function that runs a config from an empty folder, with an empty home and cache, which stay empty."""
     fonts = tmp_path_factory.mktemp("matplotlib")  # MONAI imports it, and it looks for fonts when it is new
 
-    def run(*arguments: str, program: tuple[str, ...] = (sys.executable, "-m"), **keys: object) -> str:
+    def run(*arguments: str, program: tuple[str, ...] = (), **keys: object) -> str:
         place = tmp_path_factory.mktemp("elsewhere")
         home = tmp_path_factory.mktemp("home")
         words = [word for key, value in keys.items() for word in (f"--{key}", str(value).replace(" ", ""))]
-        done = subprocess.run(
-            [*program, "monai.bundle", "run", *arguments, *words],
-            cwd=place,
-            env={
-                **os.environ,
-                "OMP_NUM_THREADS": "1",
-                "HOME": str(home),
-                "VMFSEG_CACHE": str(home / "cache"),
-                "MPLCONFIGDIR": str(fonts),
-            },
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
+        environment = {"HOME": str(home), "VMFSEG_CACHE": str(home / "cache"), "MPLCONFIGDIR": str(fonts)}
+        if program:
+            command = [*program, "monai.bundle", "run", *arguments, *words]
+            values = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+            done = subprocess.run(
+                command, cwd=place, env=values, capture_output=True, text=True, timeout=600, check=False
+            )
+        else:
+            done = ForkedRun("monai.bundle", ["run", *arguments, *words], place, environment).wait()
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
         assert not list(place.iterdir()), "something was written to the current folder"
         assert not [path for path in home.rglob("*") if path.is_file()], "something was written to the home folder"
         return done.stdout
 
-    return run  # type: ignore[return-value]
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from vmfseg.networks import VMFNet
 from vmfseg.utils import VmfError
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m")
-STEPS = {"max_iterations": 6, "epoch_length": 3, "pretraining_iterations": 2}
+STEPS = {"max_iterations": 6, "epoch_length": 3}
 
 
 def files(bundle: Path, *names: str) -> str:
@@ -26,7 +26,7 @@ def files(bundle: Path, *names: str) -> str:
 
 def test_two_processes_equal_one_on_the_same_global_batches(phantoms, copied, run_bundle, monkeypatch):
     both, one = copied("unsupervised_mnms"), copied("unsupervised_mnms")
-    keys = {"dataset_dir": phantoms["mnms"], "learning_rate": 0.01, **TINY, **STEPS}
+    keys = {"dataset_dir": phantoms["mnms"], "learning_rate": 0.01, "pretraining_iterations": 2, **TINY, **STEPS}
     text = run_bundle(
         "training",
         "--config_file",
@@ -78,10 +78,10 @@ def test_two_processes_train_what_has_unused_outputs(name, joint, phantoms, copi
 @pytest.mark.slow
 def test_sharded_evaluation_equals_that_of_one_process(phantoms, copied, run_bundle):
     bundle = copied("vmfnet_mnms")
-    keys = {"dataset_dir": phantoms["mnms"], **TINY}
-    run_bundle("training", "--config_file", str(bundle / "configs/train.json"), **keys, **STEPS)
+    data = {"dataset_dir": phantoms["mnms"]}
+    run_bundle("training", "--config_file", str(bundle / "configs/train.json"), **data, **TINY, **STEPS)
     config = files(bundle, "train.json", "multi_gpu_train.json", "evaluate.json")
-    run_bundle("evaluating", "--config_file", config, program=TORCHRUN, **keys)
+    run_bundle("evaluating", "--config_file", config, program=TORCHRUN, **data)
     assert (bundle / "eval" / "metrics.csv").read_bytes() == (bundle / "output" / "metrics.csv").read_bytes()
 
 

@@ -4,33 +4,41 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-import resource
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[1]))
+from forked_runs import ForkedRun
+
 #: A network and a schedule that take seconds: 3 epochs of pre-training, 4 of training.
 TINY: dict[str, object] = {
-    "channels": [4, 8, 8],
-    "hidden_channels": 4,
-    "num_kernels": 4,
+    "network_def::channels": [4, 8, 8],
+    "network_def::hidden_channels": 4,
+    "network_def::num_kernels": 4,
     "image_size": 32,
     "pixdim": 6.0,
     "batch_size": 8,
     "unlabeled_batch_size": 2,
-    "pretraining_iterations": 90,
     "max_iterations": 8,
     "epoch_length": 2,
     "selection": "last",  # so that the model holds what every step did, up to the last
+    "calibration::stage::max_volumes": 3,
+}
+#: For ``paper.json``, whose run has all five stages.
+ALL_STAGES: dict[str, object] = {
+    "labeled_fraction": 0.25,
+    "network_def::log_activations": False,
+    "num_workers": 0,
+    "pretraining_iterations": 60,
 }
 
 
 class BundleRun:
-    """The bundle ``vmfnet_mnms`` on tiny data, by MONAI's command or by ours.
+    """The bundle ``vmfnet_mnms`` with ``paper.json`` on tiny data, by MONAI's command or by ours.
 
     Args:
         bundle: folder of the bundle.
@@ -49,56 +57,42 @@ class BundleRun:
         """Return the checksum of the final weights."""
         return hashlib.sha256(self.model.read_bytes()).hexdigest()
 
-    def command(self, program: str, more: Mapping[str, object]) -> list[str]:
-        options = {**TINY, "dataset_dir": self.data, **more}
+    def words(self, program: str, more: Mapping[str, object]) -> list[str]:
+        """Return the module of a program and its arguments."""
+        options = {**TINY, **ALL_STAGES, "dataset_dir": self.data, **more}
         if program == "vmfseg":
-            head = [sys.executable, "-m", "vmfseg.cli.main", "train", str(self.bundle), "-o", str(self.output)]
+            head = ["vmfseg.cli.main", "train", str(self.bundle), "--paper", "-o", str(self.output)]
             flags = [f"--{key}" for key, value in options.items() if value is True]
             return head + flags + [f"--{key}={value}" for key, value in options.items() if value is not True]
         options |= {"output_dir": self.output, "ckpt_dir": self.output / "models"}
-        head = [sys.executable, "-m", "monai.bundle", "run", "training"]
-        config = self.bundle / "configs" / "train.json"
-        return [*head, "--config_file", str(config), *(f"--{key}={value}" for key, value in options.items())]
+        files = [str(self.bundle / "configs" / name) for name in ("train.json", "paper.json")]
+        head = ["monai.bundle", "run", "training", "--config_file", str(files)]
+        return [*head, *(f"--{key}={value}" for key, value in options.items())]
 
-    def start(self, program: str = "monai", file_limit: int | None = None, **more: object) -> subprocess.Popen[str]:
-        """Start a run in a process group of its own and return it; ``file_limit`` is the largest file it may write."""
-
-        def prepare() -> None:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background job would ignore Ctrl-C
-            if file_limit is not None:
-                resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
-
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-        return subprocess.Popen(
-            self.command(program, more), cwd=self.bundle.parent, env=environment, text=True, start_new_session=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=prepare,
-        )  # fmt: skip
+    def start(self, program: str = "monai", file_limit: int | None = None, **more: object) -> ForkedRun:
+        """Start a run in a process group of its own; ``file_limit`` is the largest file it may write."""
+        module, *words = self.words(program, more)
+        return ForkedRun(module, words, self.bundle.parent, file_limit=file_limit)
 
     def run(self, program: str = "monai", **more: object) -> subprocess.CompletedProcess[str]:
         """Run to the end."""
-        process = self.start(program, **more)
-        out, error = process.communicate(timeout=600)
-        return subprocess.CompletedProcess(process.args, process.returncode, out, error)
+        return self.start(program, **more).wait()  # type: ignore[arg-type]
 
     def interrupt(
         self, line: str, number: int = signal.SIGKILL, program: str = "monai", **more: object
     ) -> tuple[int, str]:
         """Start a run, send it a signal as soon as a line matches, and return its exit code and errors."""
-        process = self.start(program, **more)
-        assert process.stdout is not None
+        run = self.start(program, **more)  # type: ignore[arg-type]
         seen = []
-        for text in process.stdout:
+        for text in run.lines:
             seen.append(text)
             if re.search(line, text):
                 break
         else:
-            raise AssertionError(f"no line matched {line}:\n{''.join(seen)}\n{process.stderr.read()}")
-        if number == signal.SIGKILL:
-            os.killpg(process.pid, number)  # its workers too
-        else:
-            process.send_signal(number)
-        _, error = process.communicate(timeout=120)
-        return process.returncode, error
+            raise AssertionError(f"no line matched {line}:\n{''.join(seen)}\n{run.wait().stderr}")
+        run.signal(number)
+        result = run.wait()
+        return result.returncode, result.stderr
 
 
 def checkpoints(output: Path) -> Sequence[Path]:

@@ -83,6 +83,8 @@ _MAX_ELEMENTS = 2_000_000_000  # of all parameters together: 8 GB in float32
 
 #: Target and arguments by the identity of the object that was made; an entry goes with its object.
 _RECORDS: dict[int, tuple[str, dict[str, Any]]] = {}
+#: Seed of the initial weights of a network.
+_SEEDS: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
 
 
 def record_definitions() -> None:
@@ -163,7 +165,8 @@ def settings_of(value: Any) -> Any:
     value = getattr(value, "module", value) if isinstance(value, nn.Module) else value
     record = _record(value)
     if record is not None:
-        return {"_target_": record[0], **settings_of(record[1])}
+        start = {"initial_seed": _SEEDS[value]} if isinstance(value, nn.Module) and value in _SEEDS else {}
+        return {"_target_": record[0], **settings_of(record[1]), **start}
     try:
         return definition_of(value, "")
     except VmfError:
@@ -250,6 +253,7 @@ def prepare_network(
         with seeded(seed, "network"):
             network = build(definition, "network_def", trust=True)
         _keep(network, record)
+        _SEEDS[network] = seed
     if os.fspath(init):
         for line in warm_start(network, init):
             if rank == 0:

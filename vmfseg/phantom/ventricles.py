@@ -178,7 +178,7 @@ class Ventricles:
         start = start + 1.1 * c * self.descent
         s = (w - start) / (stop - start)
         taper = np.clip(1 - np.clip(s, 0, 1) ** 2.2, 0, 1) ** 0.75
-        taper = np.where(s < 0, 1 - 0.25 * np.clip(-s / 0.35, 0, 1) ** 2, taper)
+        taper = np.where(s < 0, 1 - 0.6 * np.clip(-s / 0.28, 0, 1) ** 1.5, taper)
         power, corner, tract, wave = self.rv_shape
         span = np.where(delta < 0, self.rv_span[0], self.rv_span[1]) * (1 - 0.3 * np.clip(s, 0, 1))
         lobe = np.clip(np.cos(np.clip(delta / span, -1, 1) * np.pi / 2), 0, 1) ** power
@@ -239,7 +239,7 @@ def draw_ventricles(rng: np.random.Generator) -> Ventricles:
         patches=draw_patches(rng, group),
         rv_width=max(values["rv"], 18.0),
         rv_ef=float(np.clip(values["rv_ef"], 0.1, 0.6)),
-        rv_range=(base + float(uniform(-8, 6)), base + float(uniform(0.78, 1.02)) * length, float(uniform(4, 18))),
+        rv_range=(base + float(uniform(-10, 3)), base + float(uniform(0.78, 1.02)) * length, float(uniform(2, 11))),
         rv_span=(float(uniform(1.05, 1.5)), float(uniform(1.15, 1.75))),
         rv_shape=(float(uniform(0.35, 0.75)), float(uniform(0.0, 0.7)), float(uniform(0.0, 0.8)), uniform(0, 6.3)),
         rv_wall=float(uniform(1.6, 3.6)),

@@ -112,7 +112,8 @@ class MNMsDataset:
                 self._note("VMF285", code, f"not in {table.name}; left out", str(image))
             else:
                 rows += self._rows(code, record, image)
-        absent = sorted(set(records) - set(scans) - self._left_out())
+        left_out = {path.name.rpartition("_sa")[0] for path in self.root.rglob("*_sa.nii*") if self._is_unlabeled(path)}
+        absent = sorted(set(records) - set(scans) - left_out)
         if absent:
             some = ", ".join(absent[:3])
             text = f"{len(absent)} of {len(records)} subjects of {table.name} have no scan here ({some}, ...)"
@@ -189,11 +190,6 @@ class MNMsDataset:
                 )
             scans[code] = path
         return scans
-
-    def _left_out(self) -> set[str]:
-        """Return the subjects whose scans are there and not wanted."""
-        names = (_FILE.match(p.name) for p in self.root.rglob("*_sa.nii*") if self._is_unlabeled(p))
-        return {match["code"] for match in names if match}
 
     def _is_unlabeled(self, path: Path) -> bool:
         return any(part.lower() in ("unlabeled", "unlabelled") for part in path.relative_to(self.root).parts)

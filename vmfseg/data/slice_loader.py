@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from vmfseg.data.sampling import EpochCounter, SliceOrder
 from vmfseg.data.slices import SliceDataset
@@ -56,6 +55,7 @@ class SliceLoader(EpochCounter):
         ValueError: if an argument is out of range, slices differ in size, or labeled and unlabeled rows are mixed.
 
     Example:
+        >>> import torch
         >>> from monai.transforms import Lambda
         >>> fake = Lambda(lambda row: {**row, "image": torch.rand(1, 8, 8, 5)})
         >>> rows = [{"image": f"{name}.nii.gz", "domain": "A", "subject": name} for name in "ab"]
@@ -116,9 +116,9 @@ class SliceLoader(EpochCounter):
         loader: DataLoader[dict[str, Any]] = DataLoader(
             self._batches,
             batch_size=None,
-            sampler=_Specs(self, numbers),
+            sampler=[self.spec(number) for number in numbers],
             num_workers=min(self.num_workers, len(numbers)),
-            collate_fn=_as_is,
+            collate_fn=dict,
             pin_memory=self.pin_memory,
         )
         batches = iter(loader)
@@ -154,17 +154,6 @@ class SliceLoader(EpochCounter):
         return plan
 
 
-class _Specs(Sampler[_Spec]):
-    def __init__(self, loader: SliceLoader, numbers: range) -> None:
-        self.loader, self.numbers = loader, numbers
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    def __iter__(self) -> Iterator[_Spec]:
-        return (self.loader.spec(number) for number in self.numbers)
-
-
 class _Batches(Dataset[dict[str, Any]]):
     """A dataset whose items are whole batches, so that workers augment whole batches."""
 
@@ -176,7 +165,8 @@ class _Batches(Dataset[dict[str, Any]]):
         names = zip((self.dataset.sample(index) for index in indices), repeats, strict=True)
         seeds = [derive_seed(self.seed, epoch, s, *([r] if r else [])) for s, r in names]
         label = self.supervision != "none"
-        batch = _collate([self.dataset.fetch(i, label, seed) for i, seed in zip(indices, seeds, strict=True)])
+        items = [self.dataset.fetch(index, label, seed) for index, seed in zip(indices, seeds, strict=True)]
+        batch: dict[str, Any] = default_collate(items)
         if self.augment is not None:
             batch = self.augment(batch, seeds)
         if "label" in batch:
@@ -184,21 +174,6 @@ class _Batches(Dataset[dict[str, Any]]):
             if self.supervision == "presence":
                 del batch["label"]
         return batch
-
-
-def _collate(items: list[dict[str, Any]]) -> dict[str, Any]:
-    batch: dict[str, Any] = {}
-    for key, value in items[0].items():
-        column = [item[key] for item in items]
-        if isinstance(value, torch.Tensor):
-            batch[key] = torch.stack(column)
-        else:
-            batch[key] = torch.tensor(column) if isinstance(value, int) else column
-    return batch
-
-
-def _as_is(batch: Any) -> Any:
-    return batch
 
 
 def _check_supervision(dataset: SliceDataset, supervision: str) -> str:

@@ -108,6 +108,18 @@ class TrainingStage:
         check_parts = getattr(self.trainer.loss_function, "check_parts", None)
         if check_parts is not None:
             check_parts(parts)
+            self._leave_out_unlabeled(parts, blank)
+
+    def _leave_out_unlabeled(self, parts: Any, blank: torch.Tensor) -> None:
+        """Train on labelled batches alone where no term of the loss learns from the others."""
+        loader = self.trainer.data_loader
+        if getattr(loader, "unlabeled", None) is None:
+            return
+        batch = {"image": blank, "partner": parts.logits, "presence": torch.zeros(2, len(self.labels) - 1).bool()}
+        if not self.trainer.loss_function(parts, batch):
+            say("no term of the loss learns from unlabelled images: labelled batches alone are used")
+            loader.unlabeled, loader.ratio = None, 0
+            self.trainer.state.epoch_length = len(loader)
 
     def run(self, folder: Path, resume: bool) -> Sequence[str]:
         """Train and write the model."""

@@ -17,7 +17,12 @@ from training_runs import TINY, checkpoints
 from vmfseg.cli.main import main
 from vmfseg.utils import sha256_file
 
-QUICK = {**TINY, "image_size": 16, "pixdim": 4.0, "pretraining_iterations": 2, "max_iterations": 4, "batch_size": 4}
+QUICK = {**TINY, "image_size": 16, "pixdim": 4.0, "max_iterations": 4, "batch_size": 4}
+UNET = {"_target_": "monai.networks.nets.UNet", "spatial_dims": 2, "in_channels": 1, "channels": [4, 8], "strides": [2]}
+
+
+def _text(value: object) -> object:
+    return json.dumps(value) if isinstance(value, dict) else value
 
 
 def _scan(number: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -60,7 +65,7 @@ def train(bundle, tmp_path, monkeypatch, capsys) -> Callable[..., tuple[int, str
 
     def run(data: Path | None, target: str, **more: object) -> tuple[int, str, str]:
         options = {**QUICK, "dataset": "folder", "dataset_dir": data, "target_domain": target, **more}
-        words = [f"--{key}={value}" for key, value in options.items() if value is not True and value is not None]
+        words = [f"--{key}={_text(value)}" for key, value in options.items() if value is not True and value is not None]
         flags = [f"--{key}" for key, value in options.items() if value is True]
         monkeypatch.setattr("sys.argv", ["vmfseg", "train", str(bundle), "-o", str(tmp_path / "run"), *flags, *words])
         with pytest.raises(SystemExit) as caught:
@@ -89,7 +94,7 @@ REFUSALS = [
     pytest.param(GOOD, {}, "siteC", {"labeled_fraction": 3}, 2, "VMF100", "Write 5 % as 0.05", id="fraction"),
     pytest.param(GOOD, {}, "siteC", {"protocol": "papr"}, 2, "VMF100", "Did you mean 'paper'?", id="protocol"),
     pytest.param(GOOD, {}, "siteC", {"image_size": 18}, 2, "VMF100", "divisible", id="image size"),
-    pytest.param(GOOD, {}, "siteC", {"kapa": 3}, 2, "VMF110", "Did you mean 'kappa'?", id="misspelt key"),
+    pytest.param(GOOD, {}, "siteC", {"network_def::kapa": 3}, 2, "VMF110", "Did you mean 'kappa'?", id="misspelt key"),
 ]
 
 
@@ -112,6 +117,42 @@ def test_a_class_that_no_mask_shows_stops_before_the_first_stage(scans, train):
     assert "VMF294: every class must be in some labelled training slice" in error
     assert "class 3" in error
     assert "stage 1" not in out
+
+
+def _network(definition: dict) -> dict:
+    """Return options with another network in the place of the tiny one."""
+    return {**{key: None for key in QUICK if key.startswith("network_def::")}, "network_def": definition}
+
+
+def test_a_loss_term_without_its_part_stops_before_the_first_stage_by_name(scans, train):
+    code, out, error = train(scans(GOOD), "siteC", **_network({**UNET, "out_channels": 4}))
+    assert code == 2, error
+    assert "weights['reconstruction'] must be 0 for a network without reconstruction, got 0.1" in error
+    assert "loss_weights of dice and cross_entropy alone" in error
+    assert len(error.strip().splitlines()) <= 5
+    assert "stage 1" not in out
+
+
+def test_a_network_with_another_number_of_outputs_stops_before_the_first_stage(scans, train):
+    weights = {"dice": 1.0, "cross_entropy": 1.0}
+    network = _network({**UNET, "out_channels": 2})
+    code, out, error = train(scans(GOOD), "siteC", loss_weights=weights, loss_ramps={}, **network)
+    assert code == 4, error
+    assert "error VMF350" in error
+    assert "2 output channels" in error
+    assert "stage 1" not in out
+
+
+def test_a_network_of_monai_trains_with_terms_that_it_has(scans, train, tmp_path):
+    weights = {"dice": 1.0, "cross_entropy": 1.0}
+    network = _network({**UNET, "out_channels": 4})
+    code, out, error = train(
+        scans(GOOD), "siteC", loss_weights=weights, loss_ramps={}, **network, **{"train::dataloader::unlabeled": "null"}
+    )
+    assert code == 0, error
+    manifest = json.loads((tmp_path / "run" / "models" / "manifest.json").read_text())
+    assert manifest["network"] == {**UNET, "out_channels": 4}
+    assert "mean Dice on the unseen domain" in out
 
 
 def test_a_class_that_nobody_annotated_is_named(scans, train):
@@ -163,9 +204,7 @@ def test_nan_in_a_scan_is_refused_with_its_file_before_training(scans, train):
 
 def test_a_loss_that_blows_up_stops_and_the_checkpoints_are_good(scans, train, tmp_path):
     data = scans(GOOD)
-    code, out, error = train(
-        data, "siteC", learning_rate=1e30, gradient_clip=1e30, max_iterations=40, pretraining_iterations=0
-    )
+    code, out, error = train(data, "siteC", learning_rate=1e30, gradient_clip=1e30, max_iterations=40)
     assert code == 3, out + error
     assert "VMF296" in error
     assert "the network overflows in iteration" in error or "not finite in iteration" in error
@@ -191,7 +230,7 @@ def test_monais_own_command_ends_with_the_cause(bundle_run, scans):
 @pytest.mark.parametrize(
     ("key", "text"),
     [
-        ("kapa", "Did you mean 'kappa'?"),
+        ("network_def::kapa", "Did you mean 'kappa'?"),
         ("train::lodaer", "Did you mean 'train::loader'?"),
         ("train#loader#batch_sise", "Did you mean 'batch_size'?"),
     ],

@@ -95,11 +95,12 @@ class CordExam:
         columns = np.intp(self.table.shape[2])
         spins = np.zeros((len(self.table), *count), np.complex64)
         fluid = np.zeros(count, np.uint8)
+        ground = self.scene.surroundings(middle, level)  # one plane stands for the thickness outside the sac
         for slab in range(_SLABS):
             along = ((slab + 0.5) / _SLABS - 0.5) * self.thickness
             shift = 0.3 * _FINE * (slab - 1)
             plane = Plane.make(count, _FINE, self.turn, self.center, (shift, -shift))
-            tissue = self.scene.tissue(plane, level - along / 16.0, along)
+            tissue = self.scene.tissue(plane, level - along / 16.0, along, ground)
             entry = tissue * columns + where
             for echo, table in enumerate(self.table):
                 spins[echo] += np.take(table.ravel(), entry)

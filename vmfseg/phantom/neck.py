@@ -136,10 +136,15 @@ class NeckScene:
         result: Floats = np.minimum.reduce(parts) + np.float32(0.05) * self.outline(plane.u, plane.v)
         return result
 
-    def tissue(self, plane: Plane, level: float, along: float = 0.0) -> Tissues:
-        """Return the tissue of every point of ``plane``; ``along`` mm above the plane's middle."""
+    def surroundings(self, plane: Plane, level: float) -> Tissues:
+        """Return muscles, vessels and bones at every point of ``plane``."""
         image = self._muscles(plane)
         self._bones(image, plane, level)
+        return image
+
+    def tissue(self, plane: Plane, level: float, along: float, ground: Tissues) -> Tissues:
+        """Paint sac and cord over the surroundings ``ground``; the plane lies ``along`` mm above the slice's middle."""
+        image = ground.copy()
         self._sac(image, plane, level)
         reach = max(self.sac_half(level)) + 2
         near = plane.near(0.0, 0.0, reach)

@@ -118,6 +118,15 @@ def test_what_does_not_fit_goes_to_a_temporary_folder_with_one_warning(tmp_path,
     assert not folder.exists()
 
 
+@pytest.mark.parametrize("limit", [None, 0], ids=["memory", "disk"])
+def test_other_rows_take_the_place_of_the_first(tmp_path, limit):
+    rows = write_subjects(tmp_path, 4)
+    dataset = VolumeDataset(rows[:2], chain(), cache_dir=tmp_path / "c", memory_limit=limit)
+    dataset.set_data(rows[1:])
+    assert [item["subject"] for item in dataset] == ["s1", "s2", "s3"]
+    assert torch.equal(dataset[2]["image"], chain()(rows[3])["image"])
+
+
 def test_a_data_loader_takes_it(tmp_path):
     dataset = VolumeDataset(write_subjects(tmp_path, 2), chain())
     batches = list(DataLoader(dataset, batch_size=2, num_workers=1))

@@ -82,8 +82,6 @@ class VolumeDataset(CacheDataset):  # type: ignore[misc]
         free = available_memory() or _UNKNOWN
         self._limit = int(free * _MEMORY_SHARE) if memory_limit is None else memory_limit
         self._reserve = free - self._limit if memory_limit is None else 0
-        self._sizes: list[int] = []
-        self._full = False
         super().__init__(
             rows,
             chain,
@@ -94,6 +92,14 @@ class VolumeDataset(CacheDataset):  # type: ignore[misc]
         )
         held = sum(item is not None for item in self._cache)
         _LOG.info("%d of %d volumes are held in memory (%.2f GiB)", held, len(rows), sum(self._sizes) / _GIB)
+
+    def set_data(self, data: Sequence[Mapping[str, Any]]) -> None:
+        """Replace the rows and prepare them, as MONAI's ``CacheDataset`` does."""
+        self._sizes: list[int] = []
+        self._full = False
+        if self._disk is not None:
+            self._disk = DiskCache(data, self.transform, self._disk.cache_dir)
+        super().set_data(data)
 
     def _fill_cache(self, indices: Sequence[int] | None = None) -> list[Any]:
         """Prepare the rows of one file next to each other, so that the reader opens it once."""

@@ -2,30 +2,69 @@
 """Does it generalise? vMFNet and vMFPseudo against a supervised U-Net of the same encoder, on domains never seen.
 
 One command, fixed seeds: ``python benchmarks/generalisation.py`` (phantom hearts, all four vendors in turn) or
-``python benchmarks/generalisation.py --data cords --folder DIR`` (real cords, all sites in turn). All methods get the
-same labelled slices, the same number of labelled batches, the same augmentation and Dice + cross-entropy on the labels;
-the last weights are scored, so nothing is selected; the U-Net sees no unlabelled data. ``unet_long`` is the U-Net with
+``python benchmarks/generalisation.py --data cords --folder DIR`` (real cords: a folder with a table, see
+``vmfseg.data.FolderDataset``, all domains in turn). Every run is a bundle command, as a user types it: ``train.json``
+of the bundle with another target and seed; the U-Net is ``vmfnet`` with another ``network_def`` and Dice and
+cross-entropy alone, and sees no unlabelled data. The last weights are scored, so nothing is selected. ``unet_long`` has
 twice the labelled batches: as many optimizer steps as the others take, in turn with and without labels.
 
-The recipe is the default one for all targets, or ``--recipe``; with ``--chosen`` it is, for each target, the one that
-its sources chose (``choice.py``). Every finished run is a line of a JSON-lines file, so that the command goes on where
-it was stopped; the tables are written from that file.
+Every finished run is a line of a JSON-lines file, so that the command goes on where it was stopped; the table is
+written from that file.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import resource
 import statistics
-import time
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
-import torch
-from common import CANDIDATES, ITERATIONS, METHODS, Problem, candidate, cord_problem, heart_problem, train_and_score
-
+ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
-DEFAULT = next(iter(CANDIDATES))
+DOMAINS = {"hearts": ("A", "B", "C", "D"), "cords": ("chum", "juntendo", "milan", "nwu")}
+ITERATIONS = {"hearts": 600, "cords": 400}  # labelled batches
+CLASSES = {"hearts": 4, "cords": 3}
 BASELINES = ("unet", "unet_long")
+METHODS = ("unet", "unet_long", "vmfnet", "vmfpseudo")
+
+
+def run(method: str, data: str, folder: str, target: str, seed: int, iterations: int, threads: int) -> dict:
+    """Train a bundle with one domain left out and return its scores and CPU seconds."""
+    bundle = f"{'vmfpseudo' if method == 'vmfpseudo' else 'vmfnet'}_{'mnms' if data == 'hearts' else 'scgm'}"
+    keys: dict[str, object] = {"target_domain": target, "seed": seed, "max_iterations": iterations, "selection": "last"}
+    if method in BASELINES:
+        keys["max_iterations"] = iterations * (2 if method == "unet_long" else 1)
+        keys["loss_weights"], keys["loss_ramps"] = {"dice": 1.0, "cross_entropy": 1.0}, {}
+        keys["network_def"] = {
+            "_target_": "vmfseg.methods.SegmentationUNet",
+            "out_channels": CLASSES[data],
+            "channels": [16, 32, 64, 128, 128],
+        }
+    if folder:
+        keys |= {"dataset": "folder", "dataset_dir": str(Path(folder).resolve()), "labeled_fraction": 1.0}
+    with tempfile.TemporaryDirectory() as place:
+        keys |= {"output_dir": place, "ckpt_dir": f"{place}/models"}
+        words = [word for key, value in keys.items() for word in (f"--{key}", str(value).replace(" ", ""))]
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(
+            [sys.executable, "-m", "monai.bundle", "run", "training", "--config_file",
+             str(ROOT / "bundles" / bundle / "configs" / "train.json"), *words],
+            env={**os.environ, "OMP_NUM_THREADS": str(threads)}, stdout=subprocess.DEVNULL, check=True,
+        )  # fmt: skip
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        scores = json.loads(Path(place, "metrics.json").read_text())
+        manifest = json.loads(Path(place, "models", "manifest.json").read_text())
+    return {
+        "mean_dice": scores["mean_dice"],
+        "classes": {name: entry["dice"]["mean"] for name, entry in scores["domains"][target]["classes"].items()},
+        "validation": manifest["selection"]["source_validation_dice"],
+        "cpu_seconds": round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime),
+    }
 
 
 def table(rows: list[dict], title: str, remark: str) -> str:
@@ -97,73 +136,37 @@ def _spread(values: list[float], sign: bool = False) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", choices=("hearts", "cords"), default="hearts")
-    parser.add_argument("--folder", default="", help="folder of the cords (images, *_label), for --data cords")
+    parser.add_argument("--data", choices=tuple(DOMAINS), default="hearts")
+    parser.add_argument("--folder", default="", help="folder of your own scans with a table; default the phantom")
     parser.add_argument("--targets", default="", help="comma-separated; all by default")
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--seeds", default="0,1")
     parser.add_argument("--iterations", type=int, default=0, help="labelled batches; default 600, cords 400")
-    parser.add_argument("--recipe", choices=tuple(CANDIDATES), default=DEFAULT, help="of the vMF methods")
-    parser.add_argument("--chosen", action="store_true", help="for each target the recipe that its sources chose")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument(
-        "--output", default="", help="JSON-lines file; default results/generalisation_<data>[...].jsonl"
-    )
+    parser.add_argument("--output", default="", help="JSON-lines file; default results/bundles_<data>.jsonl")
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
     iterations = arguments.iterations or ITERATIONS[arguments.data]
-    stem = f"generalisation_{arguments.data}"
-    if (arguments.recipe, iterations) != (DEFAULT, ITERATIONS[arguments.data]):  # a table of its own
-        stem += f"_{arguments.recipe.replace(', ', ' ').replace(' ', '_')}_{iterations}"
-    output = Path(arguments.output or RESULTS / f"{stem}.jsonl")
-    if arguments.chosen and arguments.recipe != DEFAULT:
-        parser.error("--chosen and --recipe exclude each other")
-    choice = RESULTS / f"choice_{arguments.data}.json"
-    if arguments.chosen and not choice.is_file():
-        parser.error(f"--chosen needs {choice.name}, which choice.py --data {arguments.data} writes")
-    chosen = json.loads(choice.read_text()) if arguments.chosen else {}
-
-    def recipe_of(method: str, target: str) -> str:
-        if method in BASELINES:
-            return DEFAULT
-        return chosen[target] if chosen else arguments.recipe
-
+    output = Path(arguments.output or RESULTS / f"bundles_{arguments.data}.jsonl")
     done = {_key(row) for row in _read(output)}
     for seed in (int(s) for s in arguments.seeds.split(",")):
-        problems = Problem.domains(arguments.data, arguments.folder)
-        for target in arguments.targets.split(",") if arguments.targets else problems:
-            problem = None
+        for target in arguments.targets.split(",") if arguments.targets else DOMAINS[arguments.data]:
             for method in arguments.methods.split(","):
-                name = recipe_of(method, target)
-                known = {"method": method, "target": target, "seed": seed, "recipe": name, "iterations": iterations}
-                if _key(known) in done:
+                row = {"method": method, "target": target, "seed": seed, "iterations": iterations}
+                if _key(row) in done:
                     continue
-                if problem is None:
-                    make = heart_problem if arguments.data == "hearts" else cord_problem
-                    problem = make(target, seed, arguments.folder)
-                start = time.process_time()
-                row = train_and_score(problem, candidate(method, name, iterations), seed)
-                row = {**known, **row, "cpu_seconds": round(time.process_time() - start)}
+                row |= run(method, arguments.data, arguments.folder, target, seed, iterations, arguments.threads)
                 output.parent.mkdir(parents=True, exist_ok=True)
                 with open(output, "a") as stream:
                     stream.write(json.dumps(row) + "\n")
                 print(json.dumps(row), flush=True)
-    rows = [
-        r
-        for r in _read(output)
-        if (r.get("recipe", DEFAULT), r["iterations"]) == (recipe_of(r["method"], r["target"]), iterations)
-    ]
-    remark = f"vMF methods: {arguments.recipe}{', the default' if arguments.recipe == DEFAULT else ''}."
-    if chosen:
-        remark = "vMF methods, chosen by the sources of each target alone: "
-        remark += "; ".join(f"{target} {name}" for target, name in chosen.items()) + "."
-    text = table(rows, f"Generalisation to unseen domains, {arguments.data}", remark)
-    output.with_name(output.stem + ("_chosen" if chosen else "") + ".md").write_text(text)
+    rows = [row for row in _read(output) if row["iterations"] == iterations]
+    text = table(rows, f"Generalisation to unseen domains, {arguments.data}", "Each run is a bundle command.")
+    output.with_suffix(".md").write_text(text)
     print(text)
 
 
 def _key(row: dict) -> tuple:
-    return row["method"], row["target"], row["seed"], row.get("recipe", DEFAULT), row["iterations"]
+    return row["method"], row["target"], row["seed"], row["iterations"]
 
 
 def _read(path: Path) -> list[dict]:

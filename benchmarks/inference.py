@@ -24,7 +24,6 @@ os.environ.setdefault("GOMP_SPINCOUNT", "0")
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX10_1_512")  # AMX kills the process on some virtual machines
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -42,7 +41,6 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
-from vmfseg.model.spec import BundleSpec
 
 from vmfseg.bundle.compile import write_bundle
 from vmfseg.data import LoadVolumed, SliceDataset, SliceLoader, prepare_experiment
@@ -50,7 +48,9 @@ from vmfseg.data.experiment import cache_folder
 from vmfseg.engines.stages.calibration import validation_slices
 from vmfseg.export import export_bundle
 from vmfseg.losses import VMFLoss
-from vmfseg.model import Job, Predictor
+from vmfseg.model import Model, Predictor
+from vmfseg.model.definitions import definition_of
+from vmfseg.model.inputs import Job
 from vmfseg.model.segment import save_prediction
 from vmfseg.networks import VMFNet
 from vmfseg.networks.encoder import UpBlock
@@ -126,7 +126,7 @@ def train(setting: dict[str, Any], steps: int) -> VMFNet:
             group["lr"] = 1e-3 * (1 - done / steps) ** 0.9
         image, label = crop(batch["image"], batch["label"], rng)
         optimizer.zero_grad()
-        terms = loss(network(image, return_parts=True), image, label)
+        terms = loss(network(image, return_parts=True), {"image": image, "label": label})
         total = torch.stack(list(terms.values())).sum()
         total.backward()
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
@@ -159,14 +159,26 @@ def make_bundle(folder: Path, network: VMFNet, setting: dict[str, Any]) -> Path:
     """Write a bundle with the network, and slices of phantom vendors A, B and C to calibrate int8 on."""
     write_bundle("vmfnet_mnms", folder)
     root = folder / "vmfnet_mnms"
-    config = root / "configs" / "inference.json"
-    content = json.loads(config.read_text())
-    content["network_def"]["level"] = 1
-    values = {"num_kernels": 12, "log_activations": False, "pixdim": 1.2, "image_size": SIZE, **setting}
-    content.update({key: list(value) if isinstance(value, tuple) else value for key, value in values.items()})
-    config.write_text(json.dumps(content))
+    both = {"keys": ["image", "label"], "allow_missing_keys": True}
+    model = Model(
+        network={"_target_": "vmfseg.networks.VMFNet", "level": 1, **definition_of(setting, "setting")},
+        preprocessing=[
+            {"_target_": "vmfseg.transforms.ToSliceStackd", **both},
+            {"_target_": "vmfseg.transforms.InPlaneSpacingd", **both, "pixdim": 1.2, "mode": ["bilinear", "nearest"]},
+            {"_target_": "vmfseg.transforms.PercentileNormalized", "keys": "image"},
+            {"_target_": "ResizeWithPadOrCropd", **both, "spatial_size": [SIZE, SIZE, -1]},
+        ],
+        postprocessing=[
+            {"_target_": "Activationsd", "keys": "pred", "sigmoid": True},
+            {"_target_": "AsDiscreted", "keys": "pred", "argmax": True},
+        ],
+        labels={0: "background", 1: "LV", 2: "MYO", 3: "RV"},
+        channels=1,
+        image_size=(SIZE, SIZE),
+        name="vmfnet_mnms",
+    )
     (root / "models").mkdir(exist_ok=True)
-    save_file({k: v.contiguous() for k, v in network.state_dict().items()}, root / "models" / "model.safetensors")
+    model.save(root / "models", network.state_dict())
     source = prepare_experiment("mnms", phantom={"subjects": 24}, quiet=True)
     predictor = Predictor.from_bundle(root, "cpu")
     slices = validation_slices(predictor, source.validation, 32)
@@ -186,9 +198,9 @@ def make_scan(folder: Path) -> Path:
     return path
 
 
-def run_port(network: Port, spec: BundleSpec, scan: Path, output: Path) -> np.ndarray:
+def run_port(network: Port, model: Model, scan: Path, output: Path) -> np.ndarray:
     """Segment as the reference code does: slice by slice."""
-    chain = spec.transforms()
+    chain = model.build_preprocessing()
     image = chain(LoadVolumed("image")({"image": str(scan)}))["image"]
     slices = image.as_tensor().permute(3, 0, 1, 2)
     with torch.no_grad():
@@ -256,8 +268,10 @@ def main() -> int:
             report = export_bundle(root, to, int8=int8)
             print(f"export {to}{' int8' if int8 else ''}: max logit difference {report.max_logit_difference:.2g}")
         predictors = {name: Predictor.from_bundle(root, "cpu", name) for name in WANTED}
-        port, spec = Port(network).eval(), predictors["torch"].spec
-        runs: dict[str, Callable[[], np.ndarray]] = {"port": lambda: run_port(port, spec, scan, folder / "port.nii.gz")}
+        port, model = Port(network).eval(), predictors["torch"].model
+        runs: dict[str, Callable[[], np.ndarray]] = {
+            "port": lambda: run_port(port, model, scan, folder / "port.nii.gz")
+        }
         for name, predictor in predictors.items():
             runs[name] = lambda predictor=predictor, name=name: run_ours(predictor, scan, folder / f"{name}.nii.gz")
         seconds, labels = measure(runs, args.rounds)

@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from scipy.cluster.vq import kmeans2
 
+from vmfseg.data import Experiment
+from vmfseg.model import Predictor
+from vmfseg.model.definitions import build
 from vmfseg.networks import VMFMixture, VMFNet
 from vmfseg.representation import (
     ActivationSample,
@@ -27,7 +30,7 @@ from vmfseg.representation.homogeneity import describe_homogeneity
 from vmfseg.representation.motions import default_motions
 from vmfseg.representation.samples import by_subject
 from vmfseg.utils import numpy_rng, torch_rng
-from vmfseg.visualize import TISSUE_GROUPS, RunModel, SliceView, view_volume
+from vmfseg.visualize import TISSUE_GROUPS, SliceView, view_volume
 
 Represent = Callable[[torch.Tensor], torch.Tensor]
 _BATCH = 16
@@ -56,9 +59,8 @@ class Material:
     everyone: list[SliceView]
 
     @classmethod
-    def load(cls, model: RunModel) -> Material:
+    def load(cls, predictor: Predictor, experiment: Experiment) -> Material:
         """Read all volumes of a run; the activations in the views are not used."""
-        experiment = model.experiment
         known: dict[Any, list[SliceView]] = {}
 
         def views(rows: Sequence[Mapping[str, Any]]) -> list[SliceView]:
@@ -66,7 +68,7 @@ class Material:
             for row in rows:
                 key = row["image"], row.get("frame")
                 if key not in known:
-                    known[key] = view_volume(model.network, row, model.pixdim, model.image_size)
+                    known[key] = view_volume(predictor, row)
                 found += known[key]
             return found
 
@@ -76,23 +78,21 @@ class Material:
         return cls(names, views(source), views(experiment.target), _middle(views(rows), count=3))
 
 
-def network_candidate(name: str, model: RunModel, dice: float | None = None) -> Candidate:
+def network_candidate(name: str, network: VMFNet, dice: float | None = None) -> Candidate:
     """Return a trained (or random) vMF network as a candidate."""
-    network = model.network
     return Candidate(
         name,
         lambda x: network.kernels(network.encoder(x)),
         network.encoder,
         network.kernels.unit_kernels().detach().numpy(),
-        _period(model),
+        _period(network),
         dice,
     )
 
 
-def random_candidate(model: RunModel, material: Material, seed: int = 1234) -> Candidate:
+def random_candidate(predictor: Predictor, material: Material, seed: int = 1234) -> Candidate:
     """Null N1: the same architecture with random weights, kernels fitted to its features of source images."""
-    arguments = {**model.settings["network_def"], "seed": seed}
-    network = VMFNet(**{key: _plain(model.settings, value) for key, value in arguments.items() if key != "_target_"})
+    network: VMFNet = build({**predictor.model.network, "seed": seed}, "network")
     network.eval()
     with torch.no_grad():
         vectors = torch.cat([network.encoder(x) for x in _batches(material.source)]).movedim(1, -1).flatten(0, -2)
@@ -100,12 +100,13 @@ def random_candidate(model: RunModel, material: Material, seed: int = 1234) -> C
     chosen = torch.randperm(len(vectors), generator=torch_rng(seed, "N1"))[:50_000]
     mixture = VMFMixture(network.kernels.num_kernels, float(network.kernels.kappa), seed=seed).fit(vectors[chosen])
     network.kernels.set_kernels(mixture.means)
-    return network_candidate("N1 random network", replace(model, network=network))
+    return network_candidate("N1 random network", network)
 
 
-def cluster_candidate(model: RunModel, material: Material, seed: int = 1234) -> Candidate:
+def cluster_candidate(predictor: Predictor, material: Material, seed: int = 1234) -> Candidate:
     """Null N2: k-means on intensity and position, on the same lattice and with as many groups."""
-    count = model.network.kernels.num_kernels
+    network: Any = predictor.network
+    count = network.kernels.num_kernels
     stride = material.source[0].image.shape[0] // material.source[0].activations.shape[1]
     vectors = torch.cat([_describe(x, stride) for x in _batches(material.source)]).movedim(1, -1).flatten(0, -2).numpy()
     chosen = numpy_rng(seed, "N2").permutation(len(vectors))[:20_000]
@@ -117,7 +118,7 @@ def cluster_candidate(model: RunModel, material: Material, seed: int = 1234) -> 
         distance = (described[:, None] - means[None, :, :, None, None]).square().sum(dim=2)
         return torch.nn.functional.one_hot(distance.argmin(dim=1), count).movedim(-1, 1).float()
 
-    return Candidate("N2 k-means", represent, period=_period(model))
+    return Candidate("N2 k-means", represent, period=_period(network))
 
 
 def measure(candidate: Candidate, material: Material, seeds: Sequence[int] = (0, 1)) -> dict[str, Any]:
@@ -226,13 +227,9 @@ def _ask(represent: Represent, x: torch.Tensor) -> torch.Tensor:
     return represent(x)
 
 
-def _period(model: RunModel) -> int:
+def _period(network: VMFNet) -> int:
     """Return the product of the encoder's poolings; shifts by it move every lattice onto itself."""
-    return int(2 ** (len(model.settings.get("channels", range(5))) - 1))
-
-
-def _plain(settings: Mapping[str, Any], value: Any) -> Any:
-    return settings[value[1:]] if isinstance(value, str) and value.startswith("@") else value
+    return int(getattr(network.encoder, "divisor", 16))
 
 
 __all__ = ["Candidate", "Material", "cluster_candidate", "measure", "network_candidate", "random_candidate"]

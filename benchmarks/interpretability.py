@@ -22,8 +22,9 @@ import numpy as np
 import torch
 from inspection import Material, cluster_candidate, measure, network_candidate, random_candidate
 
+from vmfseg.model import Predictor
 from vmfseg.utils import read_json, write_json
-from vmfseg.visualize import load_run_model
+from vmfseg.visualize import run_experiment
 
 HERE = Path(__file__).parent
 TITLES = {
@@ -252,17 +253,17 @@ def main() -> None:
     material, shape = None, None
     for title, folder in bundles.items():
         start = time.process_time()
-        model = load_run_model(folder, dataset_dir=arguments.dataset_dir or None)
-        target = model.settings.get("target_domain")
-        wanted = model.pixdim, model.image_size, target, model.experiment.fingerprint["data"]
+        predictor = Predictor.from_bundle(folder, "cpu")
+        experiment, _ = run_experiment(predictor.model, arguments.dataset_dir or None)
+        wanted = predictor.model.preprocessing, experiment.fingerprint
         if material is None or shape != wanted:
-            material, shape = Material.load(model), wanted
+            material, shape = Material.load(predictor, experiment), wanted
         figures = folder / "output" / "metrics.json"
         dice = read_json(figures)["mean_dice"] if figures.is_file() else None
-        results[title] = measure(network_candidate(title, model, dice), material)
+        results[title] = measure(network_candidate(title, predictor.network, dice), material)
         print(f"{title}: {time.process_time() - start:.0f} CPU s", flush=True)
     for make in (random_candidate, cluster_candidate):
-        candidate = make(model, material)
+        candidate = make(predictor, material)
         results[candidate.name] = measure(candidate, material)
     target = sorted({view.domain for view in material.target})
     title = f"# Interpretability and compositional equivariance, unseen domain {', '.join(target)}"

@@ -157,7 +157,7 @@ def our_step(net: VMFNet, optimizer: torch.optim.Optimizer, image: torch.Tensor,
     optimizer.zero_grad()
     parts = net(image, return_parts=True)
     with watch("losses"):
-        loss = torch.stack(list(loss_function(parts, image, label).values())).sum()
+        loss = torch.stack(list(loss_function(parts, {"image": image, "label": label}).values())).sum()
     with watch("backward"):
         loss.backward()
     with watch("clip and Adam"):

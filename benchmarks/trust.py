@@ -96,7 +96,7 @@ def judge_shift(
     predictor: Predictor, target: list[dict[str, Any]], known: list[dict[str, Any]]
 ) -> tuple[list[str], list[str]]:
     """Return the lines about the alarm, and what is missed."""
-    reference = ShiftReference.load(predictor.spec.weights.with_name("shift.json"))
+    reference = ShiftReference.load(predictor.model.weights.with_name("shift.json"))
     lines, missed = ["", f"shift alarm, {len(reference.domains)} source subjects, alpha 0.05"], []
     groups = group_subjects(survey(predictor, [*target, *known]))
     source = sorted(set(reference.domains))
@@ -144,7 +144,7 @@ def main() -> int:
     known = [{k: v for k, v in row.items() if k != "label"} for row in [*fresh.images, *fresh.validation]]
     more, missed_too = judge_shift(predictor, source.target, known)
     missed += missed_too
-    text = "\n".join([f"bundle {predictor.spec.name}, weights {predictor.digest[:12]}", *lines, *more, "",
+    text = "\n".join([f"bundle {predictor.model.name}, weights {predictor.digest[:12]}", *lines, *more, "",
                       "MISSED: " + "; ".join(missed) if missed else "all met"])  # fmt: skip
     print(text)
     if args.output:

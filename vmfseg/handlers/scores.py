@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from ignite.engine import Engine, Events
 from monai.utils.enums import CommonKeys as Keys
 
 from vmfseg.metrics import SegmentationScores
+from vmfseg.transforms.spatial import slice_axis
 
 __all__ = ["ScoresHandler"]
 
@@ -48,6 +50,8 @@ class ScoresHandler:
             domain=str(row.get("domain", "all")),
             phase=None if not row.get("phase") else str(row["phase"]),
             annotated=row.get("annotated"),
+            slices=row.get("slices"),
+            slice_axis=slice_axis(np.asarray(affine), truth.shape[1:]),
             frame=row.get("frame"),
         )
 

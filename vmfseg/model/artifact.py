@@ -199,7 +199,7 @@ class Model:
         """Return the network with its weights.
 
         Raises:
-            VmfError: VMF321 to VMF323 for a definition that cannot be built, VMF306 and VMF402 for weights that do not
+            VmfError: VMF322, VMF323 and VMF418 for a definition that cannot be built, VMF306 and VMF402 for weights that do not
                 fit or are not finite.
         """
         network = build_network(self.network, "network", trust=self.trust)

@@ -19,6 +19,7 @@ from vmfseg.model.prediction import FramePrediction, volume_statistics
 from vmfseg.model.predictor import Predictor
 from vmfseg.model.quality import SIGNALS, QualityModel, signal_value, typical_ranges
 from vmfseg.transforms import ToSliceStackd
+from vmfseg.transforms.annotation import annotated_slices
 
 __all__ = ["QualityCase", "calibrate_quality", "fit_quality", "quality_cases"]
 
@@ -62,6 +63,7 @@ def quality_cases(
         volume = dict(row.items())
         data = stack(load(volume))
         image, truth = data["image"], data["label"][0].numpy()
+        table = annotated_slices(data["label"], len(predictor.labels), row.get("annotated"), row.get("slices"))
         plan = [("noise", 0)]
         for number, kind in enumerate(CORRUPTIONS if corruptions else ()):
             levels = range(1, LEVELS + 1) if every_level else [1 + (index + number) % LEVELS]
@@ -69,7 +71,7 @@ def quality_cases(
         for kind, level in plan:
             voxels = np.stack([corrupt(channel, kind, level, seed=index) for channel in image.numpy()])
             frame = predictor.predict_frame(MetaTensor(torch.from_numpy(voxels), affine=image.affine))
-            dice = _dice(frame.labels, truth, row.get("annotated"), len(predictor.labels))
+            dice = _dice(frame.labels, truth, table)
             if dice is not None:
                 # labels are not needed any more, and many cases would hold many of them
                 kept = replace(frame, labels=np.zeros((0, 0, 0), np.uint8))
@@ -163,12 +165,12 @@ def _sizes(cases: Sequence[QualityCase]) -> dict[str, list[float]]:
     return {name: [min(volumes), max(volumes)] for name, volumes in found.items()}
 
 
-def _dice(labels: npt.NDArray[np.uint8], truth: npt.NDArray[Any], annotated: Any, classes: int) -> float | None:
+def _dice(labels: npt.NDArray[np.uint8], truth: npt.NDArray[Any], annotated: torch.Tensor) -> float | None:
+    """Return the mean Dice of the classes that the truth has, on the slices ``(N, D)`` that were annotated for them."""
     scores = []
-    for value in range(1, classes):
-        if annotated is not None and value not in annotated:
-            continue
-        wanted, found = truth == value, labels == value
+    for value in range(1, len(annotated)):
+        drawn = annotated[value].numpy()
+        wanted, found = (truth == value) & drawn, (labels == value) & drawn
         if wanted.any():
             scores.append(2 * float((wanted & found).sum()) / float(wanted.sum() + found.sum()))
     return float(np.mean(scores)) if scores else None

@@ -59,7 +59,7 @@ _ONLY = {
         "AsChannelLast", "CastToType", "CopyItems", "DeleteItems", "EnsureChannelFirst", "EnsureType", "Identity",
         "RepeatChannel", "SelectItems", "SqueezeDim", "ToTensor", "Transpose",
     ),
-    "vmfseg.data.": ("FuseRaters", "LoadVolume"),
+    "vmfseg.data.": ("LoadVolume",),
 }  # fmt: skip
 #: Arguments that load weights, from a file or from the network, whoever takes them.
 _FOREIGN_WEIGHTS = ("pretrained", "pretrained_path", "pretrained_url", "model_path", "weights_path", "load_from")

@@ -23,6 +23,7 @@ __all__ = ["Job", "find_images", "find_rows", "plan_jobs", "rows_of_file"]
 #: What lies beside images and is none: masks and factors of M&Ms, SCGM and the phantom, and what this package writes.
 _NO_IMAGE = re.compile(r"(_gt|_label|[_-]factors|-mask-r\d+|_seg|_probabilities|_activations)$", re.IGNORECASE)
 _DICOM = (".dcm", ".ima")
+_OF_LABELS = ("label", "annotated", "slices", "label_map")  # entries of a row that concern its label
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ def find_rows(
     """
     if not dataset_dir:
         rows = prepare_experiment(dataset, "", target_domain, seed=seed, phantom=phantom).target
-        return [{key: value for key, value in row.items() if key not in ("label", "annotated")} for row in rows]
+        return [{key: value for key, value in row.items() if key not in _OF_LABELS} for row in rows]
     files = [path for path, _ in find_images(dataset_dir)]
     return [row for path in files for row in rows_of_file(path)]
 

@@ -188,7 +188,7 @@ class Predictor:
                 left ventricle over all frames.
             probabilities: keep the probability of every class.
             activations: keep the activation of every kernel.
-            rules: what the reader accepts, see :class:`vmfseg.data.ReadRules`.
+            rules: what the reader accepts, see :class:`vmfseg.data.volume.ReadRules`.
 
         Raises:
             VmfError: what the reader refuses; VMF170, VMF171 and VMF235 about frames.

@@ -62,7 +62,7 @@ class Scan:
 
         Args:
             image: what to open.
-            rules: see :class:`vmfseg.data.ReadRules`.
+            rules: see :class:`vmfseg.data.volume.ReadRules`.
 
         Raises:
             ValueError: if it is none of these.

@@ -30,7 +30,7 @@ class SegmentOptions:
         overlay: draws a picture of a prediction, for instance :func:`vmfseg.visualize.draw_overlay`; ``None`` for none.
         overwrite: replace existing outputs.
         skip_existing: leave images alone whose label map is there.
-        rules: what the reader accepts, see :class:`vmfseg.data.ReadRules`.
+        rules: what the reader accepts, see :class:`vmfseg.data.volume.ReadRules`.
     """
 
     frames: str | None = None

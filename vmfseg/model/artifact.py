@@ -199,8 +199,8 @@ class Model:
         """Return the network with its weights.
 
         Raises:
-            VmfError: VMF322, VMF323 and VMF418 for a definition that cannot be built, VMF306 and VMF402 for weights that do not
-                fit or are not finite.
+            VmfError: VMF322, VMF323 and VMF418 for a definition that cannot be built, VMF306 and VMF402 for weights that do
+                not fit or are not finite.
         """
         network = build_network(self.network, "network", trust=self.trust)
         fill_network(network, read_tensors(self.weights), self.weights)

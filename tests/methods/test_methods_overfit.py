@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every labelled method fits three phantom subjects of three scanners."""
+"""Every labelled method, with its own weights and settings, fits three phantom subjects of three scanners."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from vmfseg.methods import DGNet, DGNetLoss, LDDGNet, SAMLLoss, SAMLUNet, SDNet,
 from vmfseg.phantom.heart_scan import scan_heart
 
 CHANNELS = (16, 32, 64, 64)
-SAML_WEIGHTS = {"dice": 4.0, "cross_entropy": 1.0, "compactness": 1.0, "smoothness": 0.005}
+#: Optimizer steps. Rounded anatomy learns slower: at 120 steps SDNet has a Dice of 0.74, with the softmax alone 0.94.
+STEPS = {"sdnet": 300}
 
 
 @pytest.fixture(scope="module")
@@ -78,13 +79,13 @@ def test_three_subjects_are_fitted(hearts, trainer, method):
         "lddg": (LDDGNet(channels=CHANNELS, hidden_channels=16, seed=0), {}),
         "saml": (
             SAMLUNet(channels=CHANNELS, seed=0),
-            {"loss_function": SAMLLoss(SAML_WEIGHTS, compact=[[1], [3], [1, 2]])},
+            {"loss_function": SAMLLoss(compact=[[1], [3], [1, 2]])},
         ),
         "dgnet": (
             DGNet(channels=CHANNELS, style_channels=4, style_grid=2, seed=0),
-            {"loss_function": DGNetLoss(domains), "second_order": False},
+            {"loss_function": DGNetLoss(domains)},
         ),
     }[method]  # fmt: skip
-    made = trainer(method, network, batches(hearts, 120), rate=2e-3, **kwargs)
+    made = trainer(method, network, batches(hearts, STEPS.get(method, 120)), rate=2e-3, **kwargs)
     made.run()
     assert mean_dice(network, hearts) >= 0.9

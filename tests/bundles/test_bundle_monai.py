@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -31,7 +32,7 @@ def model(copied, one_thread):
     def make(name):
         bundle = copied(name)
         parser = ConfigParser(json.loads((bundle / "configs" / "train.json").read_text()))
-        parser.update(NETWORK)
+        parser.update({**NETWORK, "image_size": 64})
         network, before, after = (
             parser.get_parsed_content(part) for part in ("network_def", "preprocessing", "postprocessing")
         )
@@ -47,7 +48,7 @@ def _properties(bundle, kind, **keys):
     workflow = ConfigWorkflow(str(bundle / "configs" / file), workflow_type=kind, **keys)
     workflow.initialize()
     assert workflow.check_properties() == []
-    assert workflow.bundle_root == str(bundle)
+    assert Path(workflow.bundle_root).resolve() == bundle
     assert sorted(workflow.channel_def.values())[0] in ("GM", "LV")
     assert not (bundle / "output").exists(), "looking at a config writes nothing"
     assert not (bundle / "eval").exists()
@@ -55,8 +56,9 @@ def _properties(bundle, kind, **keys):
 
 
 @pytest.mark.parametrize("name", FIRST)
-def test_all_required_properties_resolve(name, phantoms, model):
+def test_all_required_properties_resolve(name, phantoms, model, monkeypatch):
     bundle, network = model(name)
+    monkeypatch.chdir(bundle)
     data = str(phantoms[name.split("_")[1]])
     _properties(bundle, "train", dataset_dir=data, pixdim=4.0, **TINY)
     workflow = _properties(bundle, "infer", dataset_dir=data)

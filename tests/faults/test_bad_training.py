@@ -68,8 +68,11 @@ def train(bundle, tmp_path, monkeypatch, capsys) -> Callable[..., tuple[int, str
         words = [f"--{key}={_text(value)}" for key, value in options.items() if value is not True and value is not None]
         flags = [f"--{key}" for key, value in options.items() if value is True]
         monkeypatch.setattr("sys.argv", ["vmfseg", "train", str(bundle), "-o", str(tmp_path / "run"), *flags, *words])
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
         with pytest.raises(SystemExit) as caught:
             main()
+        torch.set_num_threads(threads)
         out, error = capsys.readouterr()
         return int(caught.value.code or 0), out, error
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from vmfseg.cli.evaluate import evaluate_folders
+from vmfseg.cli.evaluate_command import evaluate_folders
 from vmfseg.cli.main import app
 from vmfseg.utils import VmfError
 

@@ -13,11 +13,13 @@ import pytest
 from typer.testing import CliRunner
 
 from vmfseg.cli.main import app
+from vmfseg.model import Predictor
 from vmfseg.utils import VmfError
 from vmfseg.visualize.kernel_maps import explain_scan
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "inference"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "model"))
 from inference_bundle import tiny_network, write_tiny_bundle
+from plain_network import write_plain_bundle
 
 RUNNER = CliRunner()
 
@@ -62,7 +64,7 @@ def test_it_writes_a_picture_and_the_kernels(bundle, scan, tmp_path):
 
 
 def test_a_label_names_the_kernels(bundle, scan):
-    found = explain_scan(bundle, scan / "scan.nii.gz", label=scan / "scan_gt.nii.gz")
+    found = explain_scan(Predictor.from_bundle(bundle, "cpu"), scan / "scan.nii.gz", label=scan / "scan_gt.nii.gz")
     assert found.named_by == "the given label"
     assert found.view.truth is not None
     by_hand = np.zeros(6)  # soft Dice of every kernel with class 1, without the package's own table
@@ -78,14 +80,25 @@ def test_a_label_names_the_kernels(bundle, scan):
 
 
 def test_the_shown_slice_can_be_chosen(bundle, scan):
-    assert explain_scan(bundle, scan / "scan.nii.gz", slice_index=2).view.index == 2
+    assert explain_scan(Predictor.from_bundle(bundle, "cpu"), scan / "scan.nii.gz", slice_index=2).view.index == 2
 
 
 @pytest.mark.parametrize(
     ("arguments", "code"),
-    [({"frame": 5}, "VMF235"), ({"slice_index": 9}, "VMF176"), ({"checkpoint": "no.pt"}, "VMF335")],
-    ids=["frame", "slice", "weights"],
+    [({"frame": 5}, "VMF235"), ({"slice_index": 9}, "VMF176")],
+    ids=["frame", "slice"],
 )
 def test_what_is_not_there_is_named(bundle, scan, arguments, code):
-    with pytest.raises(VmfError, match=code):
-        explain_scan(bundle, scan / "cine.nii.gz", **arguments)
+    with pytest.raises(VmfError, match=rf"(?s){code}.*Choose a \w+ from 0 to \d"):
+        explain_scan(Predictor.from_bundle(bundle, "cpu"), scan / "cine.nii.gz", **arguments)
+
+
+def test_missing_weights_and_a_network_without_kernels_are_named(bundle, scan, tmp_path):
+    words = ["explain", str(bundle), str(scan / "cine.nii.gz"), "-o", str(tmp_path / "out")]
+    assert RUNNER.invoke(app, [*words, "--checkpoint", "no.pt"]).exception.code == "VMF335"
+    plain = write_plain_bundle(tmp_path / "bundles")
+    refused = RUNNER.invoke(app, ["explain", str(plain), *words[2:]]).exception
+    assert refused.code == "VMF354"
+    assert "monai.networks.nets.UNet" in refused.found
+    assert refused.fix
+    assert not (tmp_path / "out").exists()

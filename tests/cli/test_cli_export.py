@@ -10,9 +10,10 @@ import pytest
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-sys.path.append(str(Path(__file__).parent.parent / "inference"))
+sys.path.append(str(Path(__file__).parent.parent / "model"))
 import torch
 from inference_bundle import SIZE, smooth_slices, tiny_network, write_tiny_bundle
+from plain_network import write_plain_bundle
 
 from vmfseg.cli.main import app
 from vmfseg.utils import VmfError
@@ -61,6 +62,18 @@ def test_a_bundle_goes_with_its_code(bundle, tmp_path):
     result = export(bundle, "--vendored", "-o", tmp_path / "zoo")
     assert result.exit_code == 0, result.output
     assert (tmp_path / "zoo" / "vmfnet_mnms" / "vmfseg" / "networks" / "vmf_net.py").is_file()
+
+
+@pytest.mark.parametrize("to", ["torchscript", "torch-export", pytest.param("onnx", marks=pytest.mark.slow)])
+def test_a_network_without_kernels_gives_logits_alone(tmp_path, to):
+    plain = write_plain_bundle(tmp_path / "bundles", channels=2)
+    result = export(plain, "--to", to)
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert "pixels with equal label       100.0000 %" in result.output
+    if to == "onnx":
+        onnxruntime = pytest.importorskip("onnxruntime")
+        session = onnxruntime.InferenceSession(plain / "models" / "model.onnx")
+        assert [output.name for output in session.get_outputs()] == ["pred"]
 
 
 @pytest.mark.slow

@@ -4,17 +4,21 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
+
+sys.path.append(str(Path(__file__).parent.parent / "model"))
+from inference_bundle import tiny_network, write_tiny_bundle
 
 from vmfseg.bundle.compile import write_bundle
 from vmfseg.bundle.describe import describe_bundle
 from vmfseg.bundle.new import new_bundle
 from vmfseg.cli.main import app
-from vmfseg.utils import VmfError, sha256_file
+from vmfseg.utils import VmfError
 
 RUNNER = CliRunner()
 
@@ -26,20 +30,15 @@ def bundle(tmp_path):
 
 
 @pytest.fixture
-def trained(bundle):
-    """Return a bundle with weights, their note and scores."""
-    weights = bundle / "models" / "model.safetensors"
-    save_file({"w": torch.zeros(3)}, weights)
-    manifest = {
-        "phantom": True, "seed": 4, "selection": {"source_validation_dice": 0.9},
-        "settings": {"kappa": 21.0}, "sha256": {weights.name: sha256_file(weights)},
-    }  # fmt: skip
-    (bundle / "models" / "manifest.json").write_text(json.dumps(manifest))
-    (bundle / "output").mkdir()
+def trained(tmp_path):
+    """Return a bundle with a model and scores."""
+    facts = {"data": {"is_phantom": True, "seed": 4}, "selection": {"source_validation_dice": 0.9}}
+    root = write_tiny_bundle(tmp_path / "trained", tiny_network(kappa=21.0), facts=facts)
+    (root / "output").mkdir()
     scores = {"format": "vmfseg-metrics-1", "protocol": "clean", "mean_dice": 0.85}
     scores["domains"] = {"D": {"classes": {"LV": {"dice": {"mean": 0.91}}, "RV": {"dice": {"mean": None}}}}}
-    (bundle / "output" / "metrics.json").write_text(json.dumps(scores))
-    return bundle
+    (root / "output" / "metrics.json").write_text(json.dumps(scores))
+    return root
 
 
 def test_an_untrained_bundle_says_how_to_train_it(bundle):
@@ -62,7 +61,7 @@ def test_a_trained_bundle_shows_its_figures(trained):
     result = RUNNER.invoke(app, ["info", str(trained)], env={"COLUMNS": "80"}, catch_exceptions=False)
     assert result.exit_code == 0
     for text in (
-        "mean Dice 0.850",
+        "mean Dice 0.850 (target domain unseen",
         "unseen domain D: LV 0.910, RV -",
         "Dice 0.900 on source",
         "vmfseg segment",
@@ -72,8 +71,18 @@ def test_a_trained_bundle_shows_its_figures(trained):
     assert max(map(len, result.output.splitlines())) <= 80
 
 
+def test_a_run_folder_is_described_by_its_model(trained, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (trained / "models").rename(run / "models")
+    about = describe_bundle(run)
+    assert (about["name"], about["labels"]["1"], about["model"]["network"]) == ("vmfnet_mnms", "LV", "VMFNet")
+    assert RUNNER.invoke(app, ["info", str(run)], catch_exceptions=False).exit_code == 0
+
+
 def test_changed_weights_are_told(trained):
-    save_file({"w": torch.ones(3)}, trained / "models" / "model.safetensors")
+    weights = trained / "models" / "model.safetensors"
+    save_file({name: tensor + 1 for name, tensor in load_file(weights).items()}, weights)
     about = describe_bundle(trained)
     assert about["model"]["as_noted"] is False
     assert about["findings"]["untrusted"] == 1

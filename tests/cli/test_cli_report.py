@@ -39,14 +39,14 @@ def test_output_can_be_named_and_replaced(run_dir, tmp_path):
 
 def test_help_names_every_option():
     text = CliRunner().invoke(app, ["report", "--help"], env={"COLUMNS": "200"}).output
-    for option in ("--output", "--dataset_dir", "--bundle", "--cases", "--overwrite"):
+    for option in ("--output", "--dataset_dir", "--checkpoint", "--cases", "--overwrite"):
         assert option in text
 
 
 @pytest.mark.parametrize(
     ("prepare", "code", "message"),
     [
-        pytest.param(lambda d: (d / "metrics.csv").unlink(), 4, "error VMF320: the run folder must hold", id="no run"),
+        pytest.param(lambda d: (d / "metrics.csv").unlink(), 4, "error VMF352: the run folder must hold", id="no run"),
         pytest.param(lambda d: (d / "metrics.json").write_text("{"), 4, "error VMF301: the file is", id="damaged"),
         pytest.param(lambda d: (d / "report.html").write_text("x"), 6, "error VMF503: the output exists", id="exists"),
     ],

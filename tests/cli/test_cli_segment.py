@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-sys.path.append(str(Path(__file__).parent.parent / "inference"))
+sys.path.append(str(Path(__file__).parent.parent / "model"))
 from inference_bundle import tiny_network, write_tiny_bundle
+from plain_network import write_plain_bundle
 
 from vmfseg.cli.main import app
 from vmfseg.model import find_images, plan_jobs
@@ -106,6 +107,56 @@ def test_extra_outputs(bundle, tmp_path):
     assert (tmp_path / "labels_overlay.png").read_bytes()[:4] == b"\x89PNG"
     quality = json.loads((tmp_path / "labels_quality.json").read_text())
     assert {frame["frame"] for frame in quality["frames"]} == {2, quality["phases"]["ED"]}
+
+
+@pytest.mark.xfail(reason="vmfseg.model.quality.native_noise takes one channel only", strict=True)
+def test_channels_come_joined_on_the_command_line_or_from_a_datalist(tmp_path):
+    two = write_plain_bundle(tmp_path / "bundles", channels=2)
+    pairs = [
+        [save(tmp_path / "in" / f"{name}_{k}.nii.gz", seed=k + 10 * number) for k in (1, 2)]
+        for number, name in enumerate("ab")
+    ]
+    rows = [{"image": [path.name for path in pair], "domain": "A", "subject": pair[0].name[0]} for pair in pairs]
+    (tmp_path / "in" / "scans.json").write_text(json.dumps(rows))
+    lines = "".join(f"{';'.join(row['image'])},A\n" for row in rows)
+    (tmp_path / "in" / "scans.csv").write_text(f"image,domain\n{lines}")
+    inputs = {
+        "joined": ";".join(map(str, pairs[0])),
+        "json": tmp_path / "in" / "scans.json",
+        "csv": tmp_path / "in" / "scans.csv",
+    }
+    labels = {}
+    for name, given in inputs.items():
+        result = segment(two, given, "-o", tmp_path / name)
+        assert result.exit_code == 0, (result.output, result.exception)
+        assert len(names(tmp_path / name)) == (2 if name == "joined" else 4)
+        labels[name] = np.asarray(nib.load(tmp_path / name / "a_1_seg.nii.gz").dataobj)
+    assert np.array_equal(labels["joined"], labels["json"])
+    assert np.array_equal(labels["joined"], labels["csv"])
+    swapped = segment(two, ";".join(map(str, pairs[0][::-1])), "-o", tmp_path / "swapped")
+    assert swapped.exit_code == 0
+    other = np.asarray(nib.load(tmp_path / "swapped" / "a_2_seg.nii.gz").dataobj)
+    assert not np.array_equal(labels["joined"], other), "the order of the channels counts"
+    single = segment(two, pairs[0][0], "-o", tmp_path / "single")
+    assert single.exit_code != 0
+    assert "2 channels" in single.output
+
+
+def test_a_missing_channel_is_named(bundle, tmp_path):
+    result = segment(bundle, f"{save(tmp_path / 'a.nii.gz')};{tmp_path / 'none.nii.gz'}", "-o", tmp_path / "out")
+    assert isinstance(result.exception, VmfError)
+    assert result.exception.code == "VMF295"
+
+
+def test_without_kernels_no_activations_are_written_and_it_says_so(tmp_path):
+    plain = write_plain_bundle(tmp_path / "bundles")
+    result = segment(plain, save(tmp_path / "a.nii.gz"), "-o", tmp_path / "out", "--activations")
+    assert result.exit_code == 0, result.output
+    assert "no vMF kernels" in result.output
+    assert names(tmp_path / "out") == ["a_quality.json", "a_seg.nii.gz"]
+    frame = json.loads((tmp_path / "out" / "a_quality.json").read_text())["frames"][0]
+    assert frame["kernel_shares"] == []
+    assert "log_likelihood" not in frame["signals"]
 
 
 @pytest.mark.parametrize("suffix", [".nrrd", ".mha"])

@@ -9,11 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 pytest.importorskip("fastapi", reason="the extra serve is not installed")
-sys.path.append(str(Path(__file__).parent.parent / "inference"))
+sys.path.append(str(Path(__file__).parent.parent / "model"))
 from inference_bundle import tiny_network, write_tiny_bundle
 
 from vmfseg.cli.main import app
-from vmfseg.cli.serve import _require
+from vmfseg.cli.serve_command import _require
 from vmfseg.utils import VmfError
 
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-sys.path.append(str(Path(__file__).parent.parent / "inference"))
-from inference_bundle import PIXDIM, SIZE, smooth_slices, tiny_network, write_tiny_bundle
+sys.path.append(str(Path(__file__).parent.parent / "model"))
+from inference_bundle import SIZE, smooth_slices, tiny_network, write_tiny_bundle
 
 from vmfseg.cli.main import app
 from vmfseg.engines import CalibrationStage
@@ -36,7 +36,7 @@ def bundle(tmp_path_factory):
     network, place = tiny_network(), tmp_path_factory.mktemp("shift")
     root = write_tiny_bundle(place / "bundles", network)
     rows = [{"image": str(save(place / "source", k)), "domain": "A", "subject": str(k)} for k in range(8)]
-    stage = CalibrationStage(network, rows, {1: "LV", 2: "MYO", 3: "RV"}, PIXDIM, SIZE, ckpt_dir=root / "models")
+    stage = CalibrationStage(root / "models", rows, ckpt_dir=root / "models", device="cpu")
     stage.run(place / "stage", False)
     return root
 

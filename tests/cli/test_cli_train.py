@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from vmfseg.cli.main import app, main
-from vmfseg.cli.train import train_bundle
+from vmfseg.cli.train_command import train_bundle
 from vmfseg.utils import VmfError
 
 RUNNER = CliRunner()
@@ -26,9 +26,8 @@ CONFIG = {
     "seed": 0,
     "protocol": "clean",
     "max_iterations": 300,
-    "num_kernels": 12,
-    "kappa": 10.0,
-    "channels": [16, 32],
+    "init": "",
+    "network_def": {"num_kernels": 12, "kappa": 10.0, "channels": [16, 32]},
     "batch_size": 4,
     "resume": False,
     "fresh": False,
@@ -38,9 +37,11 @@ CONFIG = {
         key: f"@{key}"
         for key in (
             "dataset_dir", "output_dir", "ckpt_dir", "target_domain", "labeled_fraction", "seed", "protocol",
-            "max_iterations", "num_kernels", "kappa", "channels", "batch_size", "resume", "fresh",
+            "max_iterations", "init", "batch_size", "resume", "fresh",
         )
-    } | {"lr": "@train::optimizer::lr"},
+    }
+    | {key: f"@network_def::{key}" for key in ("num_kernels", "kappa", "channels")}
+    | {"lr": "@train::optimizer::lr"},
     "training": ["$pathlib.Path(@echo).write_text(json.dumps(@values))"],
 }  # fmt: skip
 
@@ -51,7 +52,7 @@ def bundle(tmp_path: Path) -> Path:
     configs = tmp_path / "bundles" / "echo_bundle" / "configs"
     configs.mkdir(parents=True)
     (configs / "train.json").write_text(json.dumps({**CONFIG, "echo": str(tmp_path / "echo.json")}))
-    (configs / "paper.json").write_text('{"kappa": 30.0, "train::optimizer::lr": 0.0001}')
+    (configs / "paper.json").write_text('{"network_def::kappa": 30.0, "train::optimizer::lr": 0.0001}')
     (configs / "metadata.json").write_text('{"version": "0.1.0"}')
     return configs.parent
 
@@ -81,14 +82,21 @@ def test_without_options_the_config_decides(bundle):
         (["--resume", "--fresh"], {"resume": True, "fresh": True}),
         (["--paper"], {"kappa": 30.0, "lr": 0.0001}),
         (["--paper", "--kappa", "5"], {"kappa": 5.0, "lr": 0.0001}),
-        (["--channels", "[4,8]"], {"channels": [4, 8]}),
-        (["--channels=[4,8]", "--batch_size=2"], {"channels": [4, 8], "batch_size": 2}),
-        (["--set", "batch_size=8", "--set", "channels=[1]"], {"batch_size": 8, "channels": [1]}),
+        (["--network_def::channels", "[4,8]"], {"channels": [4, 8]}),
+        (["--network_def::channels=[4,8]", "--batch_size=2"], {"channels": [4, 8], "batch_size": 2}),
+        (["--set", "batch_size=8", "--set", "network_def::channels=[1]"], {"batch_size": 8, "channels": [1]}),
         (["--train::optimizer::lr", "0.5"], {"lr": 0.5}),
         (["--train#optimizer#lr", "0.25"], {"lr": 0.25}),
         (["--set", "train::optimizer::lr=1e-5"], {"lr": 1e-5}),
         (["--batch_size", "$2 * 3"], {"batch_size": 6}),
         (["--batch_size", "@seed", "--seed", "-4"], {"batch_size": -4, "seed": -4}),
+        (["--network_def::kappa", "20"], {"kappa": 20}),
+        (
+            ["--network_def::kappa", "4", "--network_def", '{"num_kernels": 3, "kappa": 1, "channels": null}'],
+            {"num_kernels": 3, "kappa": 4, "channels": None},
+        ),
+        (["--set", "fresh=true"], {"fresh": True}),
+        (["--init", "runs/x"], {"init": "runs/x"}),
         (["-o", "runs/x"], {"output_dir": "runs/x", "ckpt_dir": "runs/x/models"}),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -110,10 +118,10 @@ def _exit(monkeypatch, capsys, *words) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
-        (["--kapa", "3"], 2, "Did you mean 'kappa'?"),
-        (["--set", "kapa=3"], 2, "Did you mean 'kappa'?"),
+        (["--sed", "3"], 2, "Did you mean 'seed'?"),
+        (["--set", "sed=3"], 2, "Did you mean 'seed'?"),
         (["--train::optimiser::lr", "3"], 2, "Did you mean 'train::optimizer'?"),
-        (["--set", "kappa"], 2, "--set takes KEY=VALUE"),
+        (["--set", "seed"], 2, "--set takes KEY=VALUE"),
         (["stray"], 2, "every value must follow its option"),
         (["--labeled_fraction", "many"], 2, "labeled_fraction"),
     ],
@@ -132,14 +140,14 @@ def test_a_name_below_bundles_is_enough_and_a_wrong_one_is_named(bundle, monkeyp
     assert _exit(monkeypatch, capsys, "echo_bundle") == (0, "")
     code, error = _exit(monkeypatch, capsys, "eco_bundle")
     assert code == 4
-    assert "VMF303: there is no such bundle" in error
+    assert "VMF330: there is no such bundle" in error
     assert "Did you mean 'echo_bundle'?" in error
     code, error = _exit(monkeypatch, capsys, "--kappa", "3", "--other", "1")
     assert code == 2
 
 
 def test_a_bundle_that_runs_code_of_its_own_is_refused_without_trust(bundle):
-    with pytest.raises(VmfError, match=r"VMF410.*\n.*imports::0") as caught:
+    with pytest.raises(VmfError, match=r"VMF410.*\n.*train.json") as caught:
         train_bundle(str(bundle), {})
     assert caught.value.exit_code == 5
     assert "--trust" in caught.value.fix
@@ -172,8 +180,20 @@ def test_errors_inside_the_config_are_unwrapped(bundle, monkeypatch, capsys, exp
     assert "Failed to" not in error
 
 
+def test_a_file_of_overrides_is_laid_over_the_config_and_options_over_the_file(bundle, tmp_path):
+    mine = tmp_path / "mine.json"
+    mine.write_text('{"batch_size": 9, "network_def::kappa": 7.0, "+network_def": {"num_kernels": 5}}')
+    values = _values(bundle, "--config", str(mine))
+    assert (values["batch_size"], values["kappa"], values["num_kernels"]) == (9, 7.0, 5)
+    assert values["channels"] == [16, 32]
+    assert _values(bundle, "--config", str(mine), "--batch_size", "2")["batch_size"] == 2
+    mine.write_text('{"sed": 1}')
+    with pytest.raises(VmfError, match="VMF110"):
+        train_bundle(bundle, configs=[mine], trust=True)
+
+
 def test_debug_shows_the_traceback(bundle, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["vmfseg", "--debug", "train", str(bundle), "--trust", "--kapa", "3"])
+    monkeypatch.setattr("sys.argv", ["vmfseg", "--debug", "train", str(bundle), "--trust", "--sed", "3"])
     monkeypatch.setenv("VMFSEG_DEBUG", "")
     with pytest.raises(SystemExit):
         main()
@@ -183,10 +203,10 @@ def test_debug_shows_the_traceback(bundle, monkeypatch, capsys):
 def test_in_python_it_is_a_function_without_warnings(bundle):
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        train_bundle(str(bundle), {"kappa": 3.0}, trust=True)
+        train_bundle(str(bundle), {"network_def::kappa": 3.0}, trust=True)
     assert json.loads((bundle.parents[1] / "echo.json").read_text())["kappa"] == 3.0
     with pytest.raises(VmfError, match="VMF110"):
-        train_bundle(str(bundle), {"kapa": 3.0}, trust=True)
+        train_bundle(str(bundle), {"sed": 3}, trust=True)
 
 
 def test_help_fits_80_columns_and_shows_examples():

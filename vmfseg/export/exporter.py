@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import logging
 import shutil
@@ -217,7 +218,9 @@ def _write_openvino(network: torch.nn.Module, model: Model, slices: torch.Tensor
     # by default weights would be stored in 16 bits
     openvino.save_model(openvino.convert_model(str(onnx)), str(path), compress_to_fp16=False)
     onnx.unlink()
-    return OpenVINOBackend(path)
+    # opened when it is run: what int8 needs of the processor can be set only before OpenVINO's first use
+    backend = functools.cache(lambda: OpenVINOBackend(path))
+    return lambda batch: backend()(batch)
 
 
 def _write_torchscript(network: torch.nn.Module, model: Model, slices: torch.Tensor, path: Path) -> Runner:

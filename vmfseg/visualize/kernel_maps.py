@@ -105,7 +105,7 @@ def explain_scan(
         label: the true label map of the scan.
 
     Raises:
-        VmfError: VMF354 if the network has no kernels, VMF235 if the frame, VMF175 if the slice is not there; see also
+        VmfError: VMF354 if the network has no kernels, VMF235 if the frame, VMF176 if the slice is not there; see also
             the reader.
     """
     if not predictor.has_kernels:

@@ -63,8 +63,10 @@ def test_two_processes_equal_one_on_the_same_global_batches(phantoms, copied, ru
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("joint", [True, False])
-@pytest.mark.parametrize("name", ["vmfnet_mnms", "vmfpseudo_mnms", "vmfweak_mnms"])
+@pytest.mark.parametrize(
+    ("name", "joint"),
+    [("vmfnet_mnms", False), ("vmfnet_mnms", True), ("vmfpseudo_mnms", False), ("vmfweak_mnms", True)],
+)
 def test_two_processes_train_what_has_unused_outputs(name, joint, phantoms, copied, run_bundle):
     bundle = copied(name)
     config = files(bundle, "train.json", "multi_gpu_train.json")

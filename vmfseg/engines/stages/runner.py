@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
+
 from vmfseg.model.definitions import settings_of
 from vmfseg.model.weights import find_weights
 from vmfseg.utils import VmfError, read_json, sha256_bytes, sha256_file, write_json
@@ -104,11 +106,13 @@ class StageRunner:
             folders = self.folders()
             for index, (stage, folder, digest) in enumerate(folders, start=1):
                 title = f"stage {index}/{len(folders)} {stage.name}"
-                if not self.fresh and _complete(folder, digest):
+                done = not self.fresh and _complete(folder, digest)
+                going_on = self.resume and not self.fresh and folder.is_dir()
+                _meet()
+                if done:
                     say(f"{title}: done already, taken from {folder}", self.rank)
                     stage.load(folder)
                     continue
-                going_on = self.resume and not self.fresh and folder.is_dir()
                 if folder.is_dir() and not going_on and self.rank == 0:
                     shutil.rmtree(folder)  # an unfinished or damaged folder of this very configuration, ours alone
                 if going_on and self.rank == 0:
@@ -147,6 +151,12 @@ def say(text: str, rank: int = 0) -> None:
     if rank == 0:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
+
+
+def _meet() -> None:
+    """Wait for the other processes: all have decided, and what the first one wrote in earlier stages is there."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.barrier()
 
 
 def _remove_halves(folder: Path) -> None:

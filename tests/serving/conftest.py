@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 
 pytest.importorskip("fastapi", reason="the extra serve is not installed")
-sys.path.append(str(Path(__file__).parent.parent / "inference"))
+sys.path.append(str(Path(__file__).parent.parent / "model"))
 from inference_bundle import tiny_network, write_tiny_bundle
 from serving_tools import ServerProcess, ServerThread, oblique, tree, voxels
 
 from vmfseg.model import Predictor
 from vmfseg.serving import Service, ServiceOptions, Studies
-from vmfseg.serving.models import ServedModel
+from vmfseg.serving.served_models import ServedModel
 
 MODEL = "vmfnet_mnms"
 

@@ -4,15 +4,20 @@
 import gzip
 import json
 import shutil
+import sys
+import time
+from pathlib import Path
 
 import nibabel as nib
 import numpy as np
 import pytest
+
+sys.path.append(str(Path(__file__).parent.parent / "cli"))
+from plain_network import write_plain_bundle
 from serving_tools import nifti_bytes, oblique, read_nifti, voxels
 
 from vmfseg.model import Predictor, QualityModel, ShiftReference, SubjectStatistics
-from vmfseg.serving.models import ServedModel, load_models
-from vmfseg.utils import VmfError
+from vmfseg.serving.served_models import ServedModel, load_models
 
 FORM = {"params": (None, "{}")}
 
@@ -112,12 +117,43 @@ def test_two_bundles_of_one_name_are_refused(bundle):
         load_models([bundle, bundle], "cpu")
 
 
-def test_a_bundle_that_runs_code_is_not_served(bundle, tmp_path):
+def test_a_bundle_whose_configs_would_run_code_is_served_without_them_and_not_trained(own_server, bundle, tmp_path):
     copy = shutil.copytree(bundle, tmp_path / "hostile")
     config = copy / "configs" / "train.json"
     content = json.loads(config.read_text())
-    config.write_text(json.dumps({**content, "run": f"$open('{tmp_path}/canary', 'w')"}))
-    with pytest.raises(VmfError, match="VMF41"):
-        load_models([copy], "cpu")
+    call = f"$open('{tmp_path}/canary', 'w')"
+    config.write_text(json.dumps({**content, "training": [call], "run": call}))
+    server = own_server()
+    server.service.models["hostile"] = load_models([copy], "cpu")["hostile"]
+    assert server.infer(image="scan0", output="json", model="hostile").status_code == 200
+    labels = nifti_bytes(np.ones((30, 26, 5), np.uint8))
+    server.request("PUT", "/datastore/label", params={"image": "scan0"}, files={"label": ("l.nii", labels)})
+    server.request("POST", "/train/hostile", json={"max_iterations": 2})
+    deadline = time.monotonic() + 120
+    while (task := server.get("/train/").json())["status"] == "RUNNING" and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert task["status"] == "ERROR"
+    assert any("VMF410" in line for line in task["details"]), task["details"]
     assert not (tmp_path / "canary").exists()
-    assert list(load_models([copy], "cpu", trust=True)) == ["hostile"]
+
+
+def test_a_network_without_kernels_is_segmented_and_has_no_kernel_maps(own_server, tmp_path):
+    plain = write_plain_bundle(tmp_path / "bundles")
+    server = own_server()
+    server.service.models["plain"] = ServedModel("plain", Predictor.from_bundle(plain, "cpu"))
+    assert server.get("/vmfseg/models").json()["plain"]["kernels"] == 0
+    assert server.get("/vmfseg/models").json()["vmfnet_mnms"]["kernels"] == 6
+    query = {"params": {"image": "scan0"}, "files": FORM}
+    refused = server.request("POST", "/vmfseg/explain/plain", **query)
+    assert (refused.status_code, refused.json()["code"]) == (422, "VMF354")
+    assert refused.json()["fix"]
+    result = server.request("POST", "/vmfseg/segment/plain", **query).json()
+    assert result["kernels"] == []
+    assert "no vMF kernels" in result["note"]
+    expected = server.service.models["plain"].predictor.predict(server.studies / "scan0.nii.gz").labels
+    np.testing.assert_array_equal(np.asarray(fetch(server, result, "mask").dataobj), expected)
+    missing = server.get(f"/vmfseg/result/{result['id']}/kernel-0.nii.gz")
+    assert (missing.status_code, missing.json()["code"]) == (400, "VMF185")
+    told = server.get(f"/vmfseg/result/{result['id']}/voxel", params={"x": 0, "y": 0, "z": 0}).json()
+    assert told["class"] == expected[0, 0, 0]
+    assert told["kernels"] == []

@@ -96,7 +96,7 @@ def test_a_visit(browser, own_server, predictor):
     expected = predictor.predict(server.studies / "tilted.nii.gz", activations=True)
     place = browser.evaluate("Array.from(vmfseg.viewer.place.mm).slice(0, 3)")
     index = tuple(np.rint(np.linalg.inv(oblique()) @ (*place, 1))[:3].astype(int).tolist())
-    name = predictor.spec.labels[int(expected.labels[index])]
+    name = predictor.labels[int(expected.labels[index])]
     assert f"Voxel {', '.join(map(str, index))} was labelled {name}." in text
     first = browser.evaluate("document.querySelector('#voxel-kernels .index').textContent")
     assert int(first) == int(expected.activations[index].argmax())

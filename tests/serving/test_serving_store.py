@@ -11,7 +11,7 @@ import pytest
 from serving_tools import nifti_bytes, read_nifti, tree, voxels
 
 from vmfseg.serving import Studies
-from vmfseg.serving.labels import LabelStore
+from vmfseg.serving.label_store import LabelStore
 from vmfseg.utils import VmfError
 
 SCAN = nifti_bytes(voxels((24, 26, 3), 5))

@@ -2,17 +2,20 @@
 """Training on the store: which rows it takes, and a real one, started, watched, stopped and served."""
 
 import hashlib
+import json
 import time
+from pathlib import Path
 
 import nibabel as nib
 import numpy as np
 import pytest
 from serving_tools import nifti_bytes, oblique, voxels
 
-from vmfseg.serving.training import store_rows
+from vmfseg.model import Model
+from vmfseg.serving.store_training import store_rows
 from vmfseg.utils import VmfError
 
-SHORT = {"max_iterations": 2, "epoch_length": 2, "pretraining_iterations": 2, "batch_size": 2}
+SHORT = {"max_iterations": 2, "epoch_length": 2, "batch_size": 2}
 
 
 def label(server, image):
@@ -96,8 +99,12 @@ def test_a_training_ends_with_a_model_that_is_served(own_server, bundle, pretrai
     assert server.get("/train/?check_if_running=true").status_code == 200
     task = wait(server, "DONE", "ERROR")
     assert task["status"] == "DONE", task
-    assert any("2 labelled, 2 unlabelled, 1 validation" in line for line in task["details"]), task["details"]
-    assert any("pretraining" in line for line in task["details"]) != pretrained
+    assert any("2 labelled, 0 unlabelled, 1 validation" in line for line in task["details"]), task["details"]
+    run = server.studies / ".vmfseg" / "runs" / "vmfnet_mnms-1"
+    unlabeled = json.loads((run / "overrides.json").read_text())["train::unlabeled_dataset::data"]
+    assert [Path(row["image"]).name for row in unlabeled] == ["cine.nii.gz", "cine.nii.gz", "tilted.nii.gz"]
+    assert Model.load(run).network == Model.load(bundle).network, "the served network, not that of the config"
+    assert any(line.startswith("init: taken over") for line in task["details"]) == pretrained, task["details"]
     assert str(server.studies) not in str(task)
     assert server.get("/train/?check_if_running=true").status_code == 404
     info = server.get("/info/").json()

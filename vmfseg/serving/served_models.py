@@ -96,7 +96,7 @@ class ServedModel:
         Args:
             image: a file or a DICOM folder.
             name: what the client calls it.
-            params: of the request; ``frames`` and what :class:`vmfseg.data.ReadRules` names are used.
+            params: of the request; ``frames`` and what :class:`vmfseg.data.volume.ReadRules` names are used.
             frame: take this frame alone, as a volume of its own; ``frames`` of ``params`` does not count then.
             activations: keep the activation of every kernel.
 

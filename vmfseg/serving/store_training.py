@@ -85,7 +85,11 @@ class Training:
             folder, number = self._new_folder(model.name)
             warm = bool(params.get("pretrained", True))
             config = read_config(trained.root / "configs" / "train.json", "configs/train.json")
-            write_json(folder / "overrides.json", {**row_overrides(rows, self.labels, config, warm=warm), **values})
+            # network and preprocessing of the served model, whatever the config of the bundle says
+            steps = {"_target_": "Compose", "transforms": trained.preprocessing}
+            changes = {"network_def": trained.network, "preprocessing": steps}
+            changes |= row_overrides(rows, self.labels, config, warm=warm)
+            write_json(folder / "overrides.json", {**changes, **values})
             command = [sys.executable, "-m", "vmfseg.cli.main", "train", str(trained.root), "-o", str(folder)]
             command += ["--config", str(folder / "overrides.json"), *(["--init", str(trained.weights)] if warm else [])]
             command += ["--trust"] if trained.trust else []

@@ -74,7 +74,7 @@ async function run() {
   say("");
   await attempt(async () => {
     const model = encodeURIComponent(byId("model").value);
-    const result = await postForm(`/vmfseg/explain/${model}?${state.query}&frame=${byId("frame").value}`);
+    const result = await postForm(`/vmfseg/segment/${model}?${state.query}&frame=${byId("frame").value}`);
     const [image, mask] = await Promise.all([map(result, "image"), map(result, "mask")]);
     const slice = viewer.slice;
     await viewer.show(image);

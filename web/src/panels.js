@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stands beside the image: trust, kernels, and the voxel that was clicked.
+// Panels beside the image: predicted quality, kernels, and the voxel that was clicked.
 
 const byId = (id) => document.getElementById(id);
 const percent = (share) => `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)} %`;
@@ -8,7 +8,7 @@ const LIGHTS = {
   green: ["Probably good", "The model expects a good segmentation."],
   amber: ["Look at it", "The model is not sure of this segmentation."],
   red: ["Do not rely on it", "The model expects this segmentation to fail."],
-  unknown: ["No quality model", "This bundle was not calibrated, so it cannot judge itself."],
+  unknown: ["No predicted Dice", "This model was not calibrated."],
 };
 
 export function say(text, isError = false) {
@@ -67,7 +67,9 @@ export function showKernels(result, onToggle) {
     return item;
   });
   byId("kernel-list").replaceChildren(...items);
-  byId("note").textContent = `Tissue and per cent: ${result.note}`;
+  // a network without kernels has no list; the note says why
+  byId("kernel-list").hidden = byId("kernel-hint").hidden = !items.length;
+  byId("note").textContent = items.length ? `Tissue and per cent: ${result.note}` : result.note;
   byId("kernels").hidden = false;
 }
 
@@ -78,7 +80,7 @@ export function pressKernel(number) {
 }
 
 export function showVoxel(result, voxel) {
-  byId("voxel-place").textContent = `Voxel ${voxel.voxel.join(", ")} was labelled ${voxel.name}. Explained by:`;
+  byId("voxel-place").textContent = `Voxel ${voxel.voxel.join(", ")} was labelled ${voxel.name}.${voxel.kernels.length ? " Explained by:" : ""}`;
   const shown = voxel.kernels.filter((entry, index) => index < 5 && entry.weight >= 0.005);
   byId("voxel-kernels").replaceChildren(
     ...shown.map((entry) => row(entry.kernel, entry.tissue, colorOf(result, entry.tissue), entry.weight, "li")),

@@ -10,7 +10,7 @@ short TR, small flip          TR 22 to 60 ms, TE 12.5 to 25 ms, flip 3 to 18 deg
                               Radiology 166:467, 1988
 resolution                    0.38 to 1.0 mm, slices of 2.5 to 7.5 mm
 fluid against white matter    drawn from 0.8 to 3.2: pulsation and inflow decide it; development scans have 1.0 to 2.4
-gray against white matter     drawn from 1.06 to 1.38, as magnetization transfer adds to densities and times;
+gray against white matter     drawn from 1.08 to 1.40, as magnetization transfer adds to densities and times;
                               development scans have 1.1 to 1.3
 ============================  =========================================================================================
 """
@@ -106,7 +106,7 @@ class CordExam:
                 spins[echo] += np.take(table.ravel(), entry)
             fluid += _FLUID[tissue]
         u, v = middle.u, middle.v
-        texture = 1 + np.float32(0.03) * self.grain[0](u, v) + np.float32(0.05) * self.grain[1](u, v)
+        texture = 1 + np.float32(0.012) * self.grain[0](u, v) + np.float32(0.025) * self.grain[1](u, v)
         stream = np.float32(self.pulse[1] / _SLABS) * fluid * self.pulse[0](u, v)
         spins *= (texture + stream) / np.float32(_SLABS)
         return spins, self.coils.sensitivity(u, v)
@@ -133,7 +133,7 @@ def draw_cord_exam(rng: np.random.Generator, rotation: float = 5.0) -> CordExam:
     turn = float(np.deg2rad(np.clip(rng.normal(0, rotation), -40, 40)))
     away = rng.normal(0, 3, 2) if rng.random() < 0.7 else uniform(-14, 14, 2)
     shim = uniform(3, 14) * tesla / 1.5
-    recon = draw_reconstruction(rng, (0.38, 0.76), (0.25, 0.8))
+    recon = draw_reconstruction(rng, (0.38, 0.76), (0.25, 0.8), (22.0, 130.0))
     return CordExam(
         scene=scene,
         name=f"{tesla:g}T-{kind}",
@@ -180,6 +180,6 @@ def _tables(
     middle = result.shape[2] // 2
     mean = np.abs(result[:, :, middle]).mean(axis=0)
     wanted = rng.uniform(0.8, 1.3) if rng.random() < 0.25 else rng.uniform(1.3, 3.2)
-    for name, ratio in (("csf", wanted), ("gray_matter", rng.uniform(1.06, 1.38))):
+    for name, ratio in (("csf", wanted), ("gray_matter", rng.uniform(1.08, 1.40))):
         result[:, CODES[name]] *= ratio * mean[CODES["white_matter"]] / max(mean[CODES[name]], 1e-9)
     return result.astype(np.complex64)

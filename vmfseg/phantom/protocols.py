@@ -104,7 +104,10 @@ def draw_cine_protocol(rng: np.random.Generator) -> CineProtocol:
 
 
 def draw_reconstruction(
-    rng: np.random.Generator, resolution: tuple[float, float], spacing: tuple[float, float]
+    rng: np.random.Generator,
+    resolution: tuple[float, float],
+    spacing: tuple[float, float],
+    snr: tuple[float, float] = (14.0, 90.0),
 ) -> Reconstruction:
     """Draw resolution, interpolation, filter, noise, shading, ghosts and storage of a picture."""
     uniform = rng.uniform
@@ -117,7 +120,7 @@ def draw_reconstruction(
         acquired=(float(acquired[0]), float(acquired[1])),
         spacing=min(step, fine),
         window=str(rng.choice(["none", "hamming", "tukey", "fermi"])),  # type: ignore[arg-type]
-        snr=float(np.exp(uniform(np.log(14), np.log(90)))),
+        snr=float(np.exp(uniform(*np.log(snr)))),
         normalized=normalized,
         ghost=(float(uniform(0.01, 0.12)), float(uniform(0.1, 0.5))) if rng.random() < 0.25 else (0.0, 0.0),
         smooth=float(uniform(0.3, 0.8)) if rng.random() < 0.15 else 0.0,

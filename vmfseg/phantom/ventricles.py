@@ -9,7 +9,9 @@ end-diastole the cavity has the radius :math:`R\,f(s)` at the share :math:`s` of
 and the compact wall is :math:`t(s, \varphi)` thick, which thins towards the apex. With the contraction :math:`c` the
 base descends, the cavity keeps the fraction :math:`1 - c\,\mathrm{EF}` of its volume and the wall keeps its own, as in
 :mod:`vmfseg.phantom.heart`; trabeculae and papillary muscles keep their size, so that they fill the cavity of a
-contracted heart.
+contracted heart. A reader's contour runs outside all of them and a little into the gray rim of the blood, which
+``lining`` stands for: in the development scans a fifth (base) to a half (middle, end-systole) of the points inside the
+contour are as dark as muscle.
 """
 
 from __future__ import annotations
@@ -83,6 +85,7 @@ class Ventricles:
     rv_wall: float
     fat: tuple[float, float, float]
     effusion: float
+    lining: float
     trabeculae: tuple[float, float]
     waves: tuple[_Table, _Table] = field(repr=False)
     papillary: tuple[tuple[float, float, float, float, float], ...] = field(repr=False, default=())
@@ -116,7 +119,8 @@ class Ventricles:
         a = np.sqrt(max(1 - c * self.ef, 0.05) / short)
         endo = endo0 * (1 - (1 - a) * np.clip(1 - weak, 0, 1))
         epi = np.sqrt(endo**2 + ((endo0 + wall0) ** 2 - endo0**2) / short)
-        ridge = endo - self._layer(0, s, delta, self.trabeculae[0] * np.clip(0.25 + 1.3 * s, 0.2, 1.5))
+        lining = self.lining * (1 + 0.3 * c) * np.clip(0.75 + 0.5 * s, 0.75, 1.2)
+        ridge = endo - lining - self._layer(0, s, delta, self.trabeculae[0] * np.clip(0.35 + 1.2 * s, 0.3, 1.5))
         thick, position = self._right(w, c, delta)
         rv = epi + thick
         deep = self.trabeculae[1] * np.clip(0.5 + position, 0.4, 1.4) * np.ones_like(w)
@@ -196,7 +200,7 @@ class Ventricles:
             waves += np.cos(around) * np.cos(along) - np.sin(around) * np.sin(along)
         patch = 0.6 + 0.4 * np.cos(2 * delta + phase[start] + 3.0 * s) * np.cos(delta + phase[start + 1])
         smooth = 1 - (0.75 if start == 0 else 0.4) * np.exp(-((delta / 0.8) ** 2))
-        result: _Table = depth * np.clip(waves / 2.4 + 0.1, 0, 1.2) * patch * smooth
+        result: _Table = depth * np.clip(waves / 2.4 + 0.25, 0, 1.3) * patch * smooth
         return result
 
 
@@ -216,7 +220,7 @@ def draw_ventricles(rng: np.random.Generator) -> Ventricles:
     base = -0.45 * length
     heads = []
     for side in (float(uniform(2.0, 2.6)), -float(uniform(1.2, 1.8))):
-        for turn, size in ((0.0, uniform(3.2, 5.6)), (uniform(0.3, 0.55), uniform(1.6, 3.6))):
+        for turn, size in ((0.0, uniform(3.4, 6.4)), (uniform(0.3, 0.55), uniform(1.8, 4.2))):
             if turn == 0.0 or rng.random() < 0.6:
                 heads.append((side + turn, size, uniform(0.18, 0.32), uniform(0.7, 0.92), uniform(1.0, 1.9)))
     for _ in range(int(rng.integers(2, 8))):  # trabeculae that stand free, mostly towards the apex
@@ -245,6 +249,7 @@ def draw_ventricles(rng: np.random.Generator) -> Ventricles:
         rv_wall=float(uniform(1.6, 3.6)),
         fat=(float(rng.gamma(2.0, 1.9)), float(rng.gamma(1.2, 1.8)), uniform(0, 6.3)),
         effusion=float(uniform(3, 12)) if rng.random() < 0.05 else 0.0,
+        lining=float(np.clip(rng.normal(1.8, 0.7), 0.0, 3.5)),
         trabeculae=(max(values["trabeculae"], 0.4), float(uniform(2.0, 7.0))),
         waves=(rng.integers(3, 17, 12).astype(np.float64), rng.uniform(0, 2 * np.pi, 12)),
         papillary=tuple(heads),

@@ -96,7 +96,8 @@ def test_random_contrast_keeps_the_label():
     for number in range(6):
         assert torch.equal(plain[number]["label"], other[number]["label"])
         change.append(float((plain[number]["image"] - other[number]["image"]).abs().mean()))
-    assert max(change) > 0.1
+    assert min(change) > 0
+    assert max(change) > 0.03
 
 
 @pytest.fixture(scope="module")

@@ -159,24 +159,9 @@ def make_bundle(folder: Path, network: VMFNet, setting: dict[str, Any]) -> Path:
     """Write a bundle with the network, and slices of phantom vendors A, B and C to calibrate int8 on."""
     write_bundle("vmfnet_mnms", folder)
     root = folder / "vmfnet_mnms"
-    both = {"keys": ["image", "label"], "allow_missing_keys": True}
-    model = Model(
-        network={"_target_": "vmfseg.networks.VMFNet", "level": 1, **definition_of(setting, "setting")},
-        preprocessing=[
-            {"_target_": "vmfseg.transforms.ToSliceStackd", **both},
-            {"_target_": "vmfseg.transforms.InPlaneSpacingd", **both, "pixdim": 1.2, "mode": ["bilinear", "nearest"]},
-            {"_target_": "vmfseg.transforms.PercentileNormalized", "keys": "image"},
-            {"_target_": "ResizeWithPadOrCropd", **both, "spatial_size": [SIZE, SIZE, -1]},
-        ],
-        postprocessing=[
-            {"_target_": "Activationsd", "keys": "pred", "sigmoid": True},
-            {"_target_": "AsDiscreted", "keys": "pred", "argmax": True},
-        ],
-        labels={0: "background", 1: "LV", 2: "MYO", 3: "RV"},
-        channels=1,
-        image_size=(SIZE, SIZE),
-        name="vmfnet_mnms",
-    )
+    definition = {"_target_": "vmfseg.networks.VMFNet", "level": 1, **definition_of(setting, "setting")}
+    labels = {0: "background", 1: "LV", 2: "MYO", 3: "RV"}
+    model = Model.of_slices(definition, labels, 1.2, (SIZE, SIZE), name="vmfnet_mnms")
     (root / "models").mkdir(exist_ok=True)
     model.save(root / "models", network.state_dict())
     source = prepare_experiment("mnms", phantom={"subjects": 24}, quiet=True)

@@ -24,13 +24,12 @@ from pathlib import Path
 
 import nibabel as nib
 import numpy as np
-from safetensors.torch import save_file
 
 from vmfseg.bundle.compile import write_bundle
-from vmfseg.networks import VMFNet
-from vmfseg.utils import read_json, write_json
+from vmfseg.model import Model
+from vmfseg.model.definitions import build
 
-SMALL = {"channels": [8, 16, 16], "num_kernels": 6, "hidden_channels": 8, "image_size": 64, "level": 1}
+SMALL = {"channels": [8, 16, 16], "num_kernels": 6, "hidden_channels": 8, "level": 1}
 
 
 def main() -> None:
@@ -72,18 +71,10 @@ def small_bundle(root: Path) -> Path:
     """Write a bundle with a small network of random weights."""
     write_bundle("vmfnet_mnms", root)
     bundle = root / "vmfnet_mnms"
-    for name in ("inference.json", "train.json"):
-        file = bundle / "configs" / name
-        write_json(file, {**read_json(file), **SMALL})
-    config = read_json(bundle / "configs" / "inference.json")
-    described = {
-        key: config.get(str(value)[1:], value) if str(value).startswith("@") else value
-        for key, value in config["network_def"].items()
-        if key != "_target_"
-    }
-    network = VMFNet(**described)
+    labels = {0: "background", 1: "LV", 2: "MYO", 3: "RV"}
+    model = Model.of_slices({"_target_": "vmfseg.networks.VMFNet", **SMALL}, labels, 2.5, (64, 64), name="vmfnet_mnms")
     (bundle / "models").mkdir(exist_ok=True)
-    save_file({k: v.contiguous() for k, v in network.state_dict().items()}, bundle / "models" / "model.safetensors")
+    model.save(bundle / "models", build(model.network, "network").state_dict())
     return bundle
 
 

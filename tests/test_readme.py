@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 #: What makes a training of seconds of every training in the README, its own options untouched.
 SMALL = (
-    "--max_iterations 2 --epoch_length 2 --image_size 32 --channels '[8,16,16]' --hidden_channels 8 --num_kernels 4"
+    "--max_iterations 2 --epoch_length 2 --image_size 32 --network_def::channels '[8,16,16]'"
     " --batch_size 2 --unlabeled_batch_size 2 --pretraining_iterations 2 --num_workers 0"
 )
 

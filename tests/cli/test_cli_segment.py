@@ -109,7 +109,6 @@ def test_extra_outputs(bundle, tmp_path):
     assert {frame["frame"] for frame in quality["frames"]} == {2, quality["phases"]["ED"]}
 
 
-@pytest.mark.xfail(reason="vmfseg.model.quality.native_noise takes one channel only", strict=True)
 def test_channels_come_joined_on_the_command_line_or_from_a_datalist(tmp_path):
     two = write_plain_bundle(tmp_path / "bundles", channels=2)
     pairs = [

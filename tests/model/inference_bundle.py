@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -17,10 +18,6 @@ LABELS = {
     "vmfnet_mnms": {0: "background", 1: "LV", 2: "MYO", 3: "RV"},
     "vmfnet_scgm": {0: "background", 1: "GM", 2: "WM"},
 }
-POSTPROCESSING = [
-    {"_target_": "Activationsd", "keys": "pred", "sigmoid": True},
-    {"_target_": "AsDiscreted", "keys": "pred", "argmax": True},
-]
 
 
 def tiny_definition(classes: int = 4, **kwargs) -> dict:
@@ -35,32 +32,12 @@ def tiny_definition(classes: int = 4, **kwargs) -> dict:
     }
 
 
-def slice_preprocessing(pixdim: float = PIXDIM, size: int = SIZE) -> list[dict]:
-    """Return the preprocessing of the bundles as a manifest has it."""
-    both = {"keys": ["image", "label"], "allow_missing_keys": True}
-    return [
-        {"_target_": "vmfseg.data.LoadVolumed", "keys": ["image", "label"]},
-        {"_target_": "vmfseg.transforms.ToSliceStackd", **both},
-        {"_target_": "vmfseg.transforms.InPlaneSpacingd", **both, "pixdim": pixdim, "mode": ["bilinear", "nearest"]},
-        {"_target_": "vmfseg.transforms.PercentileNormalized", "keys": "image", "lower": 0.5, "upper": 99.5},
-        {"_target_": "ResizeWithPadOrCropd", **both, "spatial_size": [size, size, -1]},
-    ]
-
-
-def tiny_model(trained: torch.nn.Module | None = None, name: str = "vmfnet_mnms", **changes) -> Model:
+def tiny_model(trained: torch.nn.Module | None = None, name: str = "vmfnet_mnms", pixdim=PIXDIM, **changes) -> Model:
     """Return the description of the tiny model."""
     kwargs = {"kappa": float(trained.kernels.kappa)} if isinstance(trained, VMFNet) else {}
-    parts = {
-        "network": tiny_definition(len(LABELS[name]), **kwargs),
-        "preprocessing": slice_preprocessing(),
-        "postprocessing": POSTPROCESSING,
-        "labels": LABELS[name],
-        "channels": 1,
-        "image_size": (SIZE, SIZE),
-        "name": name,
-        "version": "0.1.0",
-    }
-    return Model(**{**parts, **changes})
+    definition = tiny_definition(len(LABELS[name]), **kwargs)
+    model = Model.of_slices(definition, LABELS[name], pixdim, (SIZE, SIZE), name=name, version="0.1.0")
+    return replace(model, **changes)
 
 
 def tiny_network(seed: int = 0, classes: int = 4, **kwargs) -> VMFNet:

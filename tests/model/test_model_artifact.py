@@ -9,9 +9,7 @@ import pickle
 import pytest
 import torch
 from inference_bundle import (
-    POSTPROCESSING,
     edit_manifest,
-    slice_preprocessing,
     tiny_definition,
     tiny_model,
     tiny_network,
@@ -77,7 +75,7 @@ def test_a_network_is_built_from_plain_values_or_not_at_all(own_bundle, changes,
 )
 def test_transforms_that_touch_files_or_run_code_are_refused(own_bundle, step, code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    edit_manifest(own_bundle, preprocessing=[*slice_preprocessing(), step])
+    edit_manifest(own_bundle, preprocessing=[*tiny_model().preprocessing, step])
     assert code_of(Predictor.from_bundle, own_bundle, device="cpu") == code
     assert not list(tmp_path.glob(f"{CANARY}*"))
 
@@ -168,7 +166,7 @@ def test_the_weights_of_a_run_bring_their_own_manifest(own_bundle, tmp_path):
     model = tiny_model(
         network,
         network=tiny_definition(last_activation="none", kappa=float(network.kernels.kappa)),
-        preprocessing=slice_preprocessing(pixdim=1.5),
+        pixdim=1.5,
     )
     folder = tmp_path / "run" / "models"
     folder.mkdir(parents=True)
@@ -176,7 +174,7 @@ def test_the_weights_of_a_run_bring_their_own_manifest(own_bundle, tmp_path):
     for place in (folder.parent, folder, folder / "model.pt"):
         found = Model.load(own_bundle, checkpoint=place)
         assert found.network["last_activation"] == "none"
-        assert found.preprocessing[2]["pixdim"] == 1.5
+        assert found.preprocessing[1]["pixdim"] == 1.5
     assert find_weights(folder.parent) == folder / "model.safetensors"
     assert Predictor.from_bundle(folder, "cpu").labels == model.labels
 
@@ -234,11 +232,10 @@ def test_random_and_label_steps_are_left_out_of_inference(network):
         {"_target_": "vmfseg.transforms.AsClassesd", "keys": "label", "num_classes": 4},
         {"_target_": "ScaleIntensityd", "keys": ["image"], "minv": 0.0, "maxv": 2.0},
     ]
-    model = tiny_model(network, preprocessing=[*slice_preprocessing(), *extra])
+    model = tiny_model(network, preprocessing=[*tiny_model().preprocessing, *extra])
     names = [type(step).__name__ for step in model.build_preprocessing().transforms]
     expected = ["ToSliceStackd", "InPlaneSpacingd", "PercentileNormalized", "ResizeWithPadOrCropd", "ScaleIntensityd"]
     assert names == expected
-    assert [step["_target_"] for step in POSTPROCESSING] == ["Activationsd", "AsDiscreted"]
 
 
 def test_settings_tell_what_from_where():

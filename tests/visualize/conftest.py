@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,9 +12,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-
-sys.path.append(str(Path(__file__).parent.parent / "model"))
-from inference_bundle import POSTPROCESSING, slice_preprocessing
 
 from vmfseg.bundle.compile import write_bundle
 from vmfseg.data import prepare_experiment
@@ -46,8 +42,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     bundle = (home / "vmfnet_mnms").rename(home / "tiny_mnms")
     (bundle / "output").mkdir()
     definition = {"_target_": "vmfseg.networks.VMFNet", **options}
-    model = Model(
-        definition, slice_preprocessing(6.0, 32), POSTPROCESSING, LABELS, 1, (32, 32), "tiny_mnms", "0.1.0",
+    model = Model.of_slices(
+        definition, LABELS, 6.0, (32, 32), name="tiny_mnms", version="0.1.0",
         facts={
             "data": {**DATA, "is_phantom": True, **experiment.fingerprint},
             "selection": {"mode": "best", "source_validation_dice": 0.5, "epoch": 2},

@@ -169,6 +169,43 @@ class Model:
         height, width = (int(size) for size in image_size)
         return cls(plain, before, after, named, channels, (height, width), **about)
 
+    @classmethod
+    def of_slices(
+        cls,
+        network: Mapping[str, Any],
+        labels: Mapping[int, str],
+        pixdim: float,
+        image_size: Sequence[int],
+        **about: Any,
+    ) -> Model:
+        """Describe a network with the transforms of the bundles: slices of one spacing and size, sigmoid, argmax.
+
+        Args:
+            network: definition of the network.
+            labels: class names by value.
+            pixdim: in-plane spacing in mm.
+            image_size: in-plane size in pixels.
+            about: further attributes.
+        """
+        both = {"keys": ["image", "label"], "allow_missing_keys": True}
+        height, width = (int(size) for size in image_size)
+        before = [
+            {"_target_": "vmfseg.transforms.ToSliceStackd", **both},
+            {
+                "_target_": "vmfseg.transforms.InPlaneSpacingd",
+                **both,
+                "pixdim": pixdim,
+                "mode": ["bilinear", "nearest"],
+            },
+            {"_target_": "vmfseg.transforms.PercentileNormalized", "keys": "image", "lower": 0.5, "upper": 99.5},
+            {"_target_": "ResizeWithPadOrCropd", **both, "spatial_size": [height, width, -1]},
+        ]
+        after = [
+            {"_target_": "Activationsd", "keys": "pred", "sigmoid": True},
+            {"_target_": "AsDiscreted", "keys": "pred", "argmax": True},
+        ]
+        return cls(dict(network), before, after, dict(labels), **{"channels": 1, **about}, image_size=(height, width))
+
     def save(self, folder: Path, state: Mapping[str, torch.Tensor], **facts: Any) -> Sequence[str]:
         """Write ``model.pt``, ``model.safetensors`` and ``manifest.json``; return their names."""
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
@@ -199,8 +236,8 @@ class Model:
         """Return the network with its weights.
 
         Raises:
-            VmfError: VMF322, VMF323 and VMF418 for a definition that cannot be built, VMF306 and VMF402 for weights that do
-                not fit or are not finite.
+            VmfError: VMF322, VMF323 and VMF418 for a definition that cannot be built, VMF306 and VMF402 for weights
+                that do not fit or are not finite.
         """
         network = build_network(self.network, "network", trust=self.trust)
         fill_network(network, read_tensors(self.weights), self.weights)

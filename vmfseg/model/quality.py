@@ -274,7 +274,7 @@ def native_noise(stack: torch.Tensor) -> dict[str, float]:
     The median magnitude of a second difference in both directions of the plane, at the resolution of the file: noise,
     filter and interpolation of a scanner, of which resampled slices show little. Where all is flat it is left out.
 
-    Shape: ``(1, H, W, D)``, slices last.
+    Shape: ``(C, H, W, D)``, slices last.
 
     Example:
         >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
@@ -284,7 +284,7 @@ def native_noise(stack: torch.Tensor) -> dict[str, float]:
         >>> noisy[0] < noisy[1], native_noise(torch.ones(1, 64, 64, 2))
         (True, {})
     """
-    values = stack.float().permute(3, 0, 1, 2)
+    values = stack[:1].float().permute(3, 0, 1, 2)  # of several channels the first: they come from one scanner
     if min(values.shape[-2:]) < 3:
         return {}
     twice = torch.tensor([1.0, -2.0, 1.0])

@@ -16,7 +16,8 @@ slices are pooled. With activations :math:`P_{ij}` (position :math:`i`, channel 
 * **partition** (M5): winning channel against anatomy inside the dilated foreground: AMI, homogeneity, completeness.
 
 The measures of homogeneity are in :mod:`vmfseg.representation.homogeneity`. No single number suffices: merged
-structures show in M1, split ones in M1, M4 and compactness. These are measures of this project; the paper shows pictures.
+structures show in M1, split ones in M1, M4 and compactness. These are measures of this project; the paper shows
+pictures.
 """
 
 from __future__ import annotations

@@ -159,7 +159,10 @@ class TrainingStage:
 
     def _describe(self) -> Model:
         channels, *size = _image_shape(self.trainer.data_loader)
-        facts = {} if self.source is None else {"data": {**settings_of(self.source), **self.source.fingerprint}}
+        facts = {}
+        if self.source is not None:
+            about = {**self.source.fingerprint, "is_phantom": self.source.is_phantom}
+            facts["data"] = {**settings_of(self.source), **about}
         return Model.describe(
             self.network, self.preprocessing, self.postprocessing, self.labels, channels, size,
             name=self.bundle, version=self.version, facts=facts,

@@ -117,13 +117,14 @@ class Model:
                 raise ValueError(f"format {content['format']}")
             labels = {int(value): str(name) for value, name in content["labels"].items()}
             height, width = (int(size) for size in content["input"]["shape"])
-            chains = [[dict(step) for step in content[part]] for part in ("preprocessing", "postprocessing")]
+            before, after = ([dict(step) for step in content[part]] for part in ("preprocessing", "postprocessing"))
             if list(labels) != list(range(len(labels))) or not 2 <= len(labels) <= _MAX_CLASSES:
                 raise ValueError(f"labels {labels}")
             known = ("format", "network", "preprocessing", "postprocessing", "labels", "input", "name", "version")
             return cls(
                 dict(content["network"]),
-                *chains,
+                before,
+                after,
                 labels,
                 int(content["input"]["channels"]),
                 (height, width),

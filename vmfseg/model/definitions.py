@@ -266,7 +266,7 @@ class _BoundedMemory(TorchDispatchMode):
     """Refuse tensors beyond :data:`_MAX_ELEMENTS` in all, before they are allocated."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.elements = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documentation: it names every package, builds without a warning, and asks the network for nothing."""
+"""The documentation has a page for each package, builds without warnings and loads nothing from the network."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every tutorial is executed as a reader would, in an empty home folder and without a network."""
+"""Execute every tutorial in an empty home folder without network access."""
 
 from __future__ import annotations
 

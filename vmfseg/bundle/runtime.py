@@ -13,6 +13,7 @@ from typing import Any
 
 from monai.bundle.utils import DEFAULT_EXP_MGMT_SETTINGS
 
+from vmfseg.threads import restart_calmly
 from vmfseg.utils import VmfError, find_vmf_error
 
 from .config import overlay, read_config
@@ -65,6 +66,7 @@ def start_run() -> None:
     """
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     if main is not None and main.name.startswith("monai.bundle"):
+        restart_calmly()
         explain_errors()
         check_command_line(sys.argv[1:])
 

@@ -14,6 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from vmfseg import __version__
+from vmfseg.threads import calm_threads
 
 __all__ = ["app", "main"]
 
@@ -110,6 +111,7 @@ def _root(
 
 def main() -> None:
     """Run the command line. Exit codes: see :mod:`vmfseg.utils.errors`."""
+    calm_threads()  # before a command imports torch
     try:
         app()
     except KeyboardInterrupt:

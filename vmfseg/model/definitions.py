@@ -22,6 +22,7 @@ import sys
 import weakref
 from collections.abc import Mapping
 from enum import Enum
+from types import FunctionType
 from typing import Any
 
 import monai.bundle.config_item as config_item
@@ -31,6 +32,7 @@ from monai.transforms import Transform
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from vmfseg.data.disk_cache import config_text
 from vmfseg.model.weights import warm_start
 from vmfseg.utils import VmfError
 from vmfseg.utils.io import StrPath
@@ -151,7 +153,8 @@ def definition_of(value: Any, place: str) -> Any:
 def settings_of(value: Any) -> Any:
     """Return everything plain that decides what an object of a config does, for comparison with an earlier run.
 
-    Like :func:`definition_of`, but objects that no config made count by their class, and arguments that only say where
+    Like :func:`definition_of`, but transforms and functions that an expression made count by their attributes or code,
+    other objects of expressions by their class, and arguments that only say where
     (folders, devices, workers, rows) and handlers that only look on are left out.
 
     Example:
@@ -170,6 +173,8 @@ def settings_of(value: Any) -> Any:
     try:
         return definition_of(value, "")
     except VmfError:
+        if isinstance(value, Transform | FunctionType | functools.partial):  # made by an expression
+            return config_text(value)
         return getattr(value, "__qualname__", type(value).__qualname__)
 
 

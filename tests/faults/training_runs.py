@@ -27,6 +27,9 @@ TINY: dict[str, object] = {
     "epoch_length": 2,
     "selection": "last",  # so that the model holds what every step did, up to the last
     "calibration::stage::max_volumes": 3,
+    # a deterministic and a random transform of MONAI more than the bundle has
+    "extra_transforms": '[{"_target_": "ScaleIntensityRangePercentilesd", "keys": "image", "lower": 2, "upper": 98, '
+    '"b_min": 0, "b_max": 1}, {"_target_": "RandGaussianNoised", "keys": "image", "prob": 0.5}]',
 }
 #: For ``paper.json``, whose run has all five stages.
 ALL_STAGES: dict[str, object] = {

@@ -43,7 +43,7 @@ demo: $(VENV)/.package  ## train on the phantom, segment a scanner never seen, w
 	scan="$$($(BIN)/python docs/unseen.py bundles/vmfnet_mnms $(DEMO)/run/models/model.pt)" && \
 	$(BIN)/vmfseg segment bundles/vmfnet_mnms "$$scan" --checkpoint $(DEMO)/run/models --frames ED,ES --overlay png \
 	  -o $(DEMO)/segmentation --overwrite
-	$(BIN)/vmfseg report $(DEMO)/run --bundle bundles/vmfnet_mnms -o $(DEMO)/report.html --overwrite
+	$(BIN)/vmfseg report $(DEMO)/run -o $(DEMO)/report.html --overwrite
 	@echo
 	@echo "Look at  $(DEMO)/report.html          the run: worst cases first, scores, kernels, curves"
 	@echo "         $(DEMO)/segmentation/        label maps and a picture of a subject of the scanner that was held back"

@@ -32,7 +32,8 @@ def test_a_command_starts_again_once_with_its_own_words():
 
 
 @pytest.mark.parametrize(
-    "environment", [{"OMP_NUM_THREADS": "1"}, {"OMP_WAIT_POLICY": "ACTIVE"}, {"KMP_BLOCKTIME": "0"}, {"LOCAL_RANK": "0"}]
+    "environment",
+    [{"OMP_NUM_THREADS": "1"}, {"OMP_WAIT_POLICY": "ACTIVE"}, {"KMP_BLOCKTIME": "0"}, {"LOCAL_RANK": "0"}],
 )
 def test_nothing_starts_again_where_it_must_not(environment):
     assert run("restart_calmly()", **environment) == ["None False one two words"]

@@ -10,7 +10,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 import torch
-from inference_bundle import SIZE, smooth_slices, tiny_network, write_tiny_bundle
+from inference_bundle import SIZE, edit_manifest, smooth_slices, tiny_definition, tiny_network, write_tiny_bundle
 from monai.data import load_net_with_metadata
 from safetensors.torch import save_file
 
@@ -37,7 +37,7 @@ def test_exports_agree_with_torch_and_say_of_what_they_were_made(own_bundle, to)
     target = own_bundle / "models" / FORMATS[to]
     assert target.is_file()
     note = json.loads(target.with_name(target.name + ".json").read_text())
-    assert note["preprocessing"]["size"] == [SIZE, SIZE]
+    assert note["preprocessing"][-1]["spatial_size"] == [SIZE, SIZE, -1]
     assert note["labels"]["3"] == "RV"
     before = target.read_bytes()
     with pytest.raises(VmfError, match="VMF503"):
@@ -79,9 +79,7 @@ def test_torch_export_takes_any_number_of_slices(own_bundle, network):
     program = torch.export.load(own_bundle / "models" / "model.pt2").module()
     for count in (1, 5):
         with torch.no_grad():
-            torch.testing.assert_close(
-                program(slices()[:count], False), network(slices()[:count]), rtol=1e-4, atol=1e-4
-            )
+            torch.testing.assert_close(program(slices()[:count]), network(slices()[:count]), rtol=1e-4, atol=1e-4)
 
 
 def test_onnx_has_monais_names_and_any_number_of_slices(own_bundle, network):
@@ -104,7 +102,9 @@ def test_networks_with_assigned_kernels_export(tmp_path):
         channels=(8, 16, 16), num_kernels=6, hidden_channels=8, head="assignment", reconstruct=False, seed=0
     )
     network.head.assign([0, 1, 2, 3, 0, 1])
-    root = write_tiny_bundle(tmp_path, network, "unsupervised_mnms")
+    definition = {**tiny_definition(), "head": "assignment", "reconstruct": False}
+    root = write_tiny_bundle(tmp_path, network)
+    edit_manifest(root, network=definition)
     for to in ("onnx", "torchscript", "torch-export"):
         assert export_bundle(root, to).equal_labels > 0.999
 
@@ -139,8 +139,6 @@ def test_int8_is_calibrated_on_the_bundles_own_slices_and_runs(tmp_path):
     openvino = pytest.importorskip("openvino")
     network = tiny_network(kappa=4.0)  # smooth activations: untrained networks have near ties at every edge
     root = write_tiny_bundle(tmp_path, network)
-    config = root / "configs" / "inference.json"
-    config.write_text(json.dumps({**json.loads(config.read_text()), "kappa": 4.0}))
     stored = (255 * smooth_slices(16, SIZE, torch.Generator().manual_seed(5))).round().to(torch.uint8)
     save_file({"slices": stored}, root / "models" / "calibration.safetensors")
 

@@ -30,8 +30,9 @@ _MONAI_OPTIONS = (
 def find_root(name: str) -> str:
     """Return the folder of bundle ``name``.
 
-    Looked at in this order: the import path, where MONAI puts the folder of a bundle when it runs it; the current
-    folder; ``bundles/<name>`` below it. A folder counts when its ``configs/metadata.json`` carries the name.
+    Looked at in this order: the folder of the config on the command line of MONAI; the current folder; the import path,
+    where MONAI puts the folder of a bundle when it runs it; ``bundles/<name>`` below the current folder. A folder
+    counts when its ``configs/metadata.json`` carries the name.
 
     Args:
         name: the entry ``bundle`` of ``configs/metadata.json``.
@@ -39,7 +40,9 @@ def find_root(name: str) -> str:
     Raises:
         VmfError: VMF302 if none of them is the bundle.
     """
-    for folder in (*(Path(entry) for entry in sys.path if entry), Path.cwd(), Path("bundles") / name):
+    given = [Path(file).absolute().parent.parent for file in _config_files(sys.argv[1:])] if _is_monai() else []
+    known = [Path(entry) for entry in sys.path if entry]
+    for folder in (*given, Path.cwd(), *known, Path("bundles") / name):
         try:
             found = read_config(folder / "configs" / "metadata.json").get("bundle")
         except VmfError:
@@ -64,8 +67,7 @@ def start_run() -> None:
     Raises:
         VmfError: VMF110 with the nearest key.
     """
-    main = getattr(sys.modules.get("__main__"), "__spec__", None)
-    if main is not None and main.name.startswith("monai.bundle"):
+    if _is_monai():
         restart_calmly()
         explain_errors()
         check_command_line(sys.argv[1:])
@@ -80,13 +82,8 @@ def check_command_line(words: Sequence[str]) -> None:
     Raises:
         VmfError: VMF110 with the nearest key; VMF310 and VMF319 for files that cannot be read or laid over each other.
     """
-    options = dict(_options(words))
-    text = options.get("config_file") or ""
-    try:
-        files = ast.literal_eval(text) if text.startswith(("[", "(")) else text.split(",")
-    except (SyntaxError, ValueError):
-        files = []
-    if text and all(isinstance(file, str) and Path(file).is_file() for file in files):
+    options, files = dict(_options(words)), _config_files(words)
+    if files and all(Path(file).is_file() for file in files):
         known = overlay(*(read_config(Path(file)) for file in files))
         if options.get("tracking") in DEFAULT_EXP_MGMT_SETTINGS:
             known |= DEFAULT_EXP_MGMT_SETTINGS[options["tracking"]]["configs"]
@@ -109,6 +106,22 @@ def explain_errors() -> None:
 
     hook.explains = True  # type: ignore[attr-defined]
     sys.excepthook = hook
+
+
+def _is_monai() -> bool:
+    """Tell whether this program is ``python -m monai.bundle``."""
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return main is not None and main.name.startswith("monai.bundle")
+
+
+def _config_files(words: Sequence[str]) -> list[str]:
+    """Return the config files that a command line names."""
+    text = dict(_options(words)).get("config_file") or ""
+    try:
+        files = ast.literal_eval(text) if text.startswith(("[", "(")) else text.split(",")
+    except (SyntaxError, ValueError):
+        return []
+    return [file for file in files if isinstance(file, str) and file]
 
 
 def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:

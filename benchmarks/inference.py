@@ -45,7 +45,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from vmfseg.bundle.compile import write_bundle
 from vmfseg.data import LoadVolumed, SliceDataset, SliceLoader, prepare_experiment
 from vmfseg.data.experiment import cache_folder
-from vmfseg.engines.stages.calibration import validation_slices
+from vmfseg.engines.stages.calibration_stage import validation_slices
 from vmfseg.export import export_bundle
 from vmfseg.losses import VMFLoss
 from vmfseg.model import Model, Predictor

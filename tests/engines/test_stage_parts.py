@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 from vmfseg.data import InterleavedLoader, SliceDataset, SliceLoader
 from vmfseg.engines import KernelStage, PretrainingStage, SemiSupervisedTrainer, TrainingStage
 from vmfseg.engines.stages.assignment import choose_assignment, kernel_table
-from vmfseg.engines.stages.kernels import sample_features
-from vmfseg.engines.stages.training import publish_model
+from vmfseg.engines.stages.kernel_stage import sample_features
+from vmfseg.engines.stages.training_stage import publish_model
 from vmfseg.handlers import ModelSelection
 from vmfseg.losses import VMFLoss
 from vmfseg.model import Model

@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from vmfseg.phantom.acquisition import acquire, coil_sensitivity, oblique_frame, store
-from vmfseg.phantom.sampling import label_majority, majority, mean_signal, points_of_voxels
+from vmfseg.phantom.partial_volume import label_majority, majority, mean_signal, points_of_voxels
 from vmfseg.phantom.shapes import open_grid
 from vmfseg.phantom.vendors import HEART_CENTERS, Receiver
 

@@ -13,7 +13,7 @@ from vmfseg.data.mnms import MNMsDataset
 from vmfseg.data.scgm import SCGMDataset
 from vmfseg.data.verify import verify_datalist
 from vmfseg.phantom import PHANTOM_FILE, make_phantom, save_montage
-from vmfseg.phantom.writer import CSV_NAME, heart_code, heart_folder, write_subject
+from vmfseg.phantom.release_layout import CSV_NAME, heart_code, heart_folder, write_subject
 from vmfseg.utils import VmfError
 
 SMALL = {"size": 64, "frames": 3, "workers": 1}

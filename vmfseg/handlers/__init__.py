@@ -8,7 +8,7 @@ from .gradient_clip import GradientClipHandler
 from .history import HistoryHandler
 from .progress import ProgressHandler
 from .ramp import RampHandler
-from .scores import ScoresHandler
+from .scores_handler import ScoresHandler
 from .tensorboard import ListedOutputHandler, RunWriter, scalar_terms
 
 __all__ = [

@@ -11,7 +11,7 @@ from scipy import fft
 
 from vmfseg.phantom.acquisition import acquire, coil_sensitivity, field_map, frequency_axis, store
 from vmfseg.phantom.cord import Neck, Rater, draw_neck, draw_raters
-from vmfseg.phantom.sampling import majority, mean_signal, points_of_voxels
+from vmfseg.phantom.partial_volume import majority, mean_signal, points_of_voxels
 from vmfseg.phantom.shapes import Tissues, Waves, open_grid
 from vmfseg.phantom.signal import inflow_fraction, spoiled_gre_table
 from vmfseg.phantom.tissues import TISSUES

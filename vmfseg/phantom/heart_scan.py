@@ -12,7 +12,7 @@ from scipy import fft
 
 from vmfseg.phantom.acquisition import acquire, coil_sensitivity, field_map, frequency_axis, oblique_frame, store
 from vmfseg.phantom.heart import ANGLES, Heart, Section, contraction, draw_heart
-from vmfseg.phantom.sampling import label_majority, majority, mean_signal, points_of_voxels
+from vmfseg.phantom.partial_volume import label_majority, majority, mean_signal, points_of_voxels
 from vmfseg.phantom.shapes import Floats, Tissues, Waves, open_grid, paint, window
 from vmfseg.phantom.signal import bssfp_signal, bssfp_table
 from vmfseg.phantom.thorax import Thorax, draw_thorax

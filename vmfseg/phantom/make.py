@@ -17,8 +17,8 @@ from typing import Any
 from threadpoolctl import threadpool_limits
 
 from vmfseg import __version__
+from vmfseg.phantom.release_layout import write_csv, write_subject, write_tissues
 from vmfseg.phantom.vendors import CORD_SITES, HEART_CENTERS
-from vmfseg.phantom.writer import write_csv, write_subject, write_tissues
 from vmfseg.utils import VmfError, check_choice, read_json, write_json
 
 __all__ = ["PHANTOM_FILE", "PhantomDefaults", "make_phantom"]

@@ -15,8 +15,8 @@ from vmfseg.phantom.acquisition import oblique_frame
 from vmfseg.phantom.cord_slices import draw_cord_exam
 from vmfseg.phantom.heart_scene import Convention
 from vmfseg.phantom.heart_slices import HeartExam, SliceChoice, draw_heart_exam
+from vmfseg.phantom.release_layout import nifti_bytes
 from vmfseg.phantom.shapes import Floats
-from vmfseg.phantom.writer import nifti_bytes
 from vmfseg.utils import atomic_write, check_choice, numpy_rng
 
 __all__ = ["PhantomSubject", "draw_subject"]

@@ -121,7 +121,7 @@ def worst_slice(views: Sequence[SliceView]) -> SliceView:
 def tissue_file(image: str) -> Path | None:
     """Return the phantom's file of true tissues that belongs to an image, or ``None``.
 
-    The layouts are those of :mod:`vmfseg.phantom.writer`: a folder ``factors`` at the root.
+    The layouts are those of :mod:`vmfseg.phantom.release_layout`: a folder ``factors`` at the root.
     """
     path = Path(image)
     for ending, other in (("_sa.nii.gz", "_sa_factors.nii.gz"), ("-image.nii.gz", "-factors.nii.gz")):

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from vmfseg.engines.prediction import PredictionEvaluator
-from vmfseg.engines.stages.calibration import trained_predictor
+from vmfseg.engines.prediction_evaluator import PredictionEvaluator
+from vmfseg.engines.stages.calibration_stage import trained_predictor
 from vmfseg.engines.stages.runner import say
 from vmfseg.metrics import SegmentationScores, format_table
 from vmfseg.utils import atomic_path, read_json

@@ -3,8 +3,9 @@
 
 ``python benchmarks/threads.py``. OpenMP's threads spin while they wait for each other; where other processes hold the
 cores, a spinning thread takes the time that the one it waits for would need. ``vmfseg`` and the bundles therefore let
-them sleep after a short spin (:func:`vmfseg.threads.calm_threads`). Each figure is the median over rounds in
-which all settings take turns; each setting runs in a process of its own, because the library reads it when it starts.
+them sleep after a short spin where a machine is busy (:func:`vmfseg.threads.calm_threads`). Each figure is the median
+over rounds in which all settings take turns; each setting runs in a process of its own, because the library reads it
+when it starts.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from vmfseg.threads import SPIN_COUNT
 SETTINGS = {
     "one thread": {"OMP_NUM_THREADS": "1"},
     "two threads, library's default": {"OMP_NUM_THREADS": "2"},
-    "two threads, as vmfseg sets it": {"OMP_NUM_THREADS": "2", "GOMP_SPINCOUNT": str(SPIN_COUNT)},
+    "two threads, short spin (if busy)": {"OMP_NUM_THREADS": "2", "GOMP_SPINCOUNT": str(SPIN_COUNT)},
 }
 SPIN = "while True: pass"
 

@@ -13,7 +13,7 @@ JOBS ?= 2
 
 .DEFAULT_GOAL := help
 DEMO ?= demo
-.PHONY: help install demo browser web page test test-all lint types imports spelling doctest unit bundles check-bundles notebooks docs format bench clean
+.PHONY: help install demo models browser web page test test-all lint types imports spelling doctest unit bundles check-bundles notebooks docs format bench relbench clean
 
 help:  ## list the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -48,6 +48,17 @@ demo: $(VENV)/.package  ## train on the phantom, segment a scanner never seen, w
 	@echo "Look at  $(DEMO)/report.html          the run: worst cases first, scores, kernels, curves"
 	@echo "         $(DEMO)/segmentation/        label maps and a picture of a subject of the scanner that was held back"
 	@echo "         $(DEMO)/run/metrics.json     every figure, volume by volume"
+
+# From the seeds of the configs to the files in bundles/*/models; an interrupted training goes on where it stopped. The
+# options are those of the models that are committed; their manifests say what they cost.
+MODELS ?= runs/models
+HEARTS_OPTIONS ?= --max_iterations 6000
+CORDS_OPTIONS ?= --max_iterations 4000
+models: $(VENV)/.package  ## train the models that are shipped again, hearts and cords: hours
+	$(BIN)/vmfseg train bundles/hearts -o $(MODELS)/hearts --resume $(HEARTS_OPTIONS)
+	$(BIN)/vmfseg bundle ship $(MODELS)/hearts -o bundles/hearts/models --overwrite
+	$(BIN)/vmfseg train bundles/cords -o $(MODELS)/cords --resume $(CORDS_OPTIONS)
+	$(BIN)/vmfseg bundle ship $(MODELS)/cords -o bundles/cords/models --overwrite
 
 test: lint types imports spelling check-bundles doctest unit  ## everything that CI runs
 
@@ -109,6 +120,9 @@ format: install  ## let ruff mend what it can
 
 bench: install  ## print the ratios of benchmarks/
 	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done
+
+relbench: install  ## 180 faults for vmfseg and plain MONAI: score and gates
+	$(BIN)/python -m benchmarks.relbench --against monai
 
 clean:  ## remove what the verbs made (not your data)
 	rm -rf $(VENV) demo docs/_build docs/tutorials docs/command_line.md build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

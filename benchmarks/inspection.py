@@ -11,30 +11,37 @@ import numpy as np
 import torch
 from scipy.cluster.vq import kmeans2
 
-from vmfseg.data import Experiment
+from vmfseg.data.experiment import Experiment
 from vmfseg.model import Predictor
 from vmfseg.model.definitions import build
-from vmfseg.networks import VMFMixture, VMFNet
+from vmfseg.model.foreground_box import box_overlap, foreground_box
+from vmfseg.networks import ReconstructionUNet, VMFMixture, VMFNet
 from vmfseg.representation import (
     ActivationSample,
     describe_channels,
-    distance_correlation,
     domain_leakage,
     information_over_bias,
     match_channels,
     measure_equivariance,
-    pool_content,
-    style_stand_ins,
 )
 from vmfseg.representation.homogeneity import describe_homogeneity
+from vmfseg.representation.independence import distance_correlation, pool_content, style_stand_ins
+from vmfseg.representation.interpretability import bootstrap_interval
 from vmfseg.representation.motions import default_motions
 from vmfseg.representation.samples import by_subject
+from vmfseg.representation.yardstick import LinearProbe, best_kernel, best_kernel_set, kernel_counts, region_dice
 from vmfseg.utils import numpy_rng, torch_rng
-from vmfseg.visualize import TISSUE_GROUPS, SliceView, view_volume
+from vmfseg.visualize import view_volume
+from vmfseg.visualize.activations import TISSUE_GROUPS
+from vmfseg.visualize.slice_views import SliceView
 
 Represent = Callable[[torch.Tensor], torch.Tensor]
 _BATCH = 16
 _SOURCE_VOLUMES = 10
+#: Voxel values of the evaluation map: the classes as labelled, and what else the phantom knows.
+STRUCTURES = {"blood": (1, 3), "heart": (1, 2, 3), "lung": (4,), "liver": (5,), "LV": (1,), "MYO": (2,), "RV": (3,)}
+PROBE_SLICES = (1, 4, 16)
+_PROBE_DRAWS = 5
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,7 @@ class Candidate:
     kernels: np.ndarray | None = None
     period: int = 16
     dice: float | None = None  # of the segmentation on the unseen domain, where there is one
+    probe: Represent | None = None  # maps for the linear probe; default the log activations
 
 
 @dataclass(frozen=True)
@@ -93,14 +101,18 @@ def network_candidate(name: str, network: VMFNet, dice: float | None = None) -> 
 def random_candidate(predictor: Predictor, material: Material, seed: int = 1234) -> Candidate:
     """Null N1: the same architecture with random weights, kernels fitted to its features of source images."""
     network: VMFNet = build({**predictor.model.network, "seed": seed}, "network")
-    network.eval()
+    return _fitted("N1 random network", network.eval(), material, seed)
+
+
+def _fitted(name: str, network: VMFNet, material: Material, seed: int) -> Candidate:
+    """Fit the kernels of a network to its features of source images."""
     with torch.no_grad():
         vectors = torch.cat([network.encoder(x) for x in _batches(material.source)]).movedim(1, -1).flatten(0, -2)
     vectors = vectors[vectors.norm(dim=1) > 0]
-    chosen = torch.randperm(len(vectors), generator=torch_rng(seed, "N1"))[:50_000]
+    chosen = torch.randperm(len(vectors), generator=torch_rng(seed, name))[:50_000]
     mixture = VMFMixture(network.kernels.num_kernels, float(network.kernels.kappa), seed=seed).fit(vectors[chosen])
     network.kernels.set_kernels(mixture.means)
-    return network_candidate("N1 random network", network)
+    return network_candidate(name, network)
 
 
 def cluster_candidate(predictor: Predictor, material: Material, seed: int = 1234) -> Candidate:
@@ -118,7 +130,107 @@ def cluster_candidate(predictor: Predictor, material: Material, seed: int = 1234
         distance = (described[:, None] - means[None, :, :, None, None]).square().sum(dim=2)
         return torch.nn.functional.one_hot(distance.argmin(dim=1), count).movedim(-1, 1).float()
 
-    return Candidate("N2 k-means", represent, period=_period(network))
+    return Candidate("N2 k-means", represent, period=_period(network), probe=lambda x: _describe(x, stride))
+
+
+def reconstruction_candidate(
+    predictor: Predictor, material: Material, iterations: int = 1000, seed: int = 1234
+) -> Candidate:
+    """Null N3: the same encoder trained to copy its input, kernels fitted; the probe reads the features."""
+    network: VMFNet = build({**predictor.model.network, "seed": seed}, "network")
+    unet = ReconstructionUNet(network.encoder)
+    optimizer = torch.optim.Adam(unet.parameters(), 1e-3)
+    images = torch.cat(_batches(material.source))
+    generator = torch_rng(seed, "N3")
+    for _ in range(iterations):
+        x = images[torch.randint(len(images), (12,), generator=generator)]
+        optimizer.zero_grad()
+        (unet(x) - x).abs().mean().backward()
+        optimizer.step()
+    return replace(_fitted("N3 reconstruction", network.eval(), material, seed), probe=network.encoder)
+
+
+def yardstick(candidate: Candidate, material: Material, seed: int = 0) -> dict[str, Any]:
+    """Return what the representation is worth: Dice on the unseen domain of one kernel, a set, and a linear probe.
+
+    Everything is chosen on source slices. The probe is fitted on *n* slices with foreground, each of another subject as
+    far as there are any; the mean of five draws.
+    """
+    source, target = (
+        _samples(candidate, [replace(view, truth=_evaluation_map(view)) for view in views])
+        for views in (material.source, material.target)
+    )
+    result: dict[str, Any] = {}
+    for name, values in STRUCTURES.items():
+        won, inside = kernel_counts(source, values)
+        if not inside.sum():
+            continue
+        for kind, kernels in (("one", (best_kernel(won, inside),)), ("set", best_kernel_set(won, inside))):
+            regions = [np.isin(sample.activations.argmax(axis=0), kernels) for sample in target]
+            dice = region_dice(target, regions, values)
+            result.setdefault(name, {})[kind] = {
+                "dice": float(dice.mean()),
+                "interval_95": bootstrap_interval(dice, seed),
+                "kernels": list(kernels),
+            }
+    box = _box(target, result["heart"]["set"]["kernels"]) if "heart" in result else None
+    return {"structures": result, "box": box, "probe": _probe(candidate, material, target, seed)}
+
+
+def _box(samples: Sequence[ActivationSample], kernels: Sequence[int]) -> dict[str, float]:
+    """Return how often the box around the heart's kernels overlaps the true one by one half, of slices that show it."""
+    overlaps = []
+    for sample in samples:
+        heart = np.isin(sample.labels, STRUCTURES["heart"])
+        if heart.any():
+            step = len(heart) // sample.activations.shape[1]
+            found = np.isin(sample.activations.argmax(axis=0), kernels).repeat(step, axis=0).repeat(step, axis=1)
+            overlaps.append(box_overlap(foreground_box(found), foreground_box(heart)))
+    return {"hit_rate": float(np.mean(np.asarray(overlaps) >= 0.5)), "mean_overlap": float(np.mean(overlaps))}
+
+
+def _probe(candidate: Candidate, material: Material, target: list[ActivationSample], seed: int) -> dict[str, Any]:
+    def maps(views: Sequence[SliceView]) -> np.ndarray:
+        ask = candidate.probe or (lambda x: candidate.represent(x).clamp_min(1e-6).log())
+        return torch.cat([_ask(ask, x) for x in _batches(views)]).numpy()
+
+    shown = [view for view in material.source if int((view.truth > 0).sum()) > view.truth.size // 20]
+    known, unknown = maps(shown), maps(material.target)
+    step = shown[0].truth.shape[0] // known.shape[-1]
+    labels = [view.truth[step // 2 :: step, step // 2 :: step].astype(np.int64) for view in shown]
+    found: dict[str, Any] = {}
+    for count in PROBE_SLICES:
+        draws = []
+        for draw in range(_PROBE_DRAWS):
+            chosen = _draw_slices(shown, count, numpy_rng("probe", seed, count, draw))
+            probe = LinearProbe(len(material.labels) + 1).fit([known[i] for i in chosen], [labels[i] for i in chosen])
+            guesses = [probe.predict(m) for m in unknown]
+            draws.append([region_dice(target, [g == n for g in guesses], (n,)).mean() for n in material.labels])
+        table = np.asarray(draws)
+        found[str(count)] = {
+            "dice": float(table.mean()),
+            "spread": float(table.mean(axis=1).std()),
+            "classes": dict(zip(material.labels.values(), map(float, table.mean(axis=0)), strict=True)),
+        }
+    return found
+
+
+def _draw_slices(views: Sequence[SliceView], count: int, rng: np.random.Generator) -> list[int]:
+    """Draw slices, one a subject in turn."""
+    left: dict[str, list[int]] = {}
+    for index in rng.permutation(len(views)).tolist():
+        left.setdefault(views[index].subject, []).append(index)
+    queue = [left[name][k] for k in range(len(views)) for name in left if k < len(left[name])]
+    return queue[:count]
+
+
+def _evaluation_map(view: SliceView) -> np.ndarray:
+    """Return the classes, and where they are not, lung 4 and liver 5 if the phantom's tissues are known."""
+    values: np.ndarray = view.truth.astype(np.int64)
+    if view.tissues is not None:
+        for number, name in ((4, "lung"), (5, "liver")):
+            values = np.where((values == 0) & np.isin(view.tissues, TISSUE_GROUPS[name]), number, values)
+    return values
 
 
 def measure(candidate: Candidate, material: Material, seeds: Sequence[int] = (0, 1)) -> dict[str, Any]:
@@ -132,6 +244,7 @@ def measure(candidate: Candidate, material: Material, seeds: Sequence[int] = (0,
         values = [channel[key] for channel in homology if channel[key] is not None]
         result[key] = float(np.mean(values)) if values else None
     result["tissues"] = _tissues(candidate, material)
+    result["yardstick"] = yardstick(candidate, material)
     middle = _middle(material.everyone)
     result["independence"] = _independence(candidate, middle)
     result["iob"] = _iob(candidate, material.everyone, {view.domain for view in material.target}, seeds)
@@ -232,4 +345,15 @@ def _period(network: VMFNet) -> int:
     return int(getattr(network.encoder, "divisor", 16))
 
 
-__all__ = ["Candidate", "Material", "cluster_candidate", "measure", "network_candidate", "random_candidate"]
+__all__ = [
+    "PROBE_SLICES",
+    "STRUCTURES",
+    "Candidate",
+    "Material",
+    "cluster_candidate",
+    "measure",
+    "network_candidate",
+    "random_candidate",
+    "reconstruction_candidate",
+    "yardstick",
+]

@@ -29,9 +29,11 @@ from typing import Any
 import numpy as np
 
 from vmfseg.data import prepare_experiment
-from vmfseg.model import Predictor, QualityModel, ShiftReference, SubjectStatistics
+from vmfseg.model import Predictor
 from vmfseg.model.calibration import QualityCase, quality_cases
 from vmfseg.model.corruption import CORRUPTIONS, LEVELS
+from vmfseg.model.quality import QualityModel
+from vmfseg.model.shift import ShiftReference, SubjectStatistics
 from vmfseg.model.survey import group_subjects, survey
 from vmfseg.utils import atomic_write, numpy_rng
 

@@ -17,18 +17,10 @@ from matplotlib.patches import Patch
 
 from vmfseg.model import Predictor
 from vmfseg.utils import atomic_write
-from vmfseg.visualize import (
-    TISSUE_GROUPS,
-    ChannelLabel,
-    SliceView,
-    anatomy_table,
-    as_samples,
-    order_channels,
-    png_bytes,
-    run_experiment,
-    view_volume,
-)
-from vmfseg.visualize.figure_style import INK, MUTED, class_color, new_figure, overlay, upright
+from vmfseg.visualize import run_experiment, view_volume
+from vmfseg.visualize.activations import TISSUE_GROUPS, ChannelLabel, anatomy_table, order_channels
+from vmfseg.visualize.figure_style import INK, MUTED, class_color, new_figure, overlay, png_bytes, upright
+from vmfseg.visualize.slice_views import SliceView, as_samples
 
 HERE = Path(__file__).parent
 COLUMNS, PANE, GAP, LARGE = 6, 1.3, 0.06, 2.9  # inches

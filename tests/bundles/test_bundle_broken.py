@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from vmfseg.bundle import inspect_bundle
+from vmfseg.bundle.check import inspect_bundle
 from vmfseg.bundle.compile import compile_bundle, write_files
 from vmfseg.bundle.components import config_findings
 from vmfseg.bundle.config import closure, entries, overlay, read_config, references, stack

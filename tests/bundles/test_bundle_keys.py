@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from vmfseg.bundle import check_keys
+from vmfseg.bundle.keys import check_keys
 from vmfseg.bundle.runtime import check_command_line, explain_errors
 from vmfseg.utils import VmfError
 

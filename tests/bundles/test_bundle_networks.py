@@ -3,18 +3,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import monai.bundle
-import nibabel as nib
 import numpy as np
 import pytest
 import torch
-from conftest import BUNDLES
+from agreement import check_agreement, train
 
 from vmfseg.data import MNMsDataset
-from vmfseg.metrics import SegmentationScores
-from vmfseg.model import Model, Predictor, plan_jobs, segment_files
+from vmfseg.model import Model
 from vmfseg.utils import read_json
 
 UNET = {"_target_": "monai.networks.nets.UNet", "spatial_dims": 2, "in_channels": 1, "out_channels": 4,
@@ -37,52 +32,6 @@ NETWORKS = {
             "spatial_dims": 2, "in_channels": 1}, "level": 0}},
 }  # fmt: skip
 MASKS_ALONE = {"dice": 1.0, "cross_entropy": 1.0}
-
-
-def train(folder: Path, data: Path, **overrides) -> Path:
-    """Train two batches, in this process, and keep the label maps that the evaluation stage scored."""
-    monai.bundle.run(
-        run_id="training",
-        config_file=str(BUNDLES / "vmfnet_mnms" / "configs" / "train.json"),
-        logging_file=False,
-        **{
-            "bundle_root": str(BUNDLES / "vmfnet_mnms"), "dataset_dir": str(data), "output_dir": str(folder),
-            "ckpt_dir": str(folder / "models"), "device": "cpu", "max_iterations": 2, "epoch_length": 2,
-            "labeled_fraction": 1.0, "calibration_slices": 2, "calibration::stage::max_volumes": 2, "image_size": 64,
-            "evaluation::evaluator::val_handlers": [
-                {"_target_": "vmfseg.handlers.ScoresHandler", "scores": "@evaluation::scores"},
-                {"_target_": "vmfseg.engines.SavePredictionHandler", "output_dir": str(folder / "scored"),
-                 "data_root_dir": str(data)}],
-            **overrides,
-        },
-    )  # fmt: skip
-    return folder
-
-
-def check_agreement(folder: Path, data: Path) -> Predictor:
-    """Compare ``segment`` and a new scoring with the evaluation stage: every voxel and every figure."""
-    predictor = Predictor.from_bundle(folder, "cpu")
-    scored = sorted((folder / "scored").rglob("*_seg.nii.gz"))
-    assert scored
-    scores = SegmentationScores({int(k): v for k, v in predictor.labels.items()})
-    rows = [row for row in MNMsDataset(data).datalist().to_dicts() if row["domain"] == "D"]
-    results = list(segment_files(predictor, plan_jobs({row["image"] for row in rows}, folder / "segmented")))
-    assert {result.status for result in results} == {"written"}
-    for row in rows:
-        image = Path(row["image"])
-        stem = image.name.removesuffix(".nii.gz")
-        ours = nib.load(next((folder / "segmented").rglob(f"{stem}_seg.nii.gz")))
-        theirs = nib.load(next((folder / "scored").rglob(f"{stem}_frame{row['frame']:02d}_seg.nii.gz")))
-        labels = np.asarray(ours.dataobj)[..., row["frame"]]
-        assert np.array_equal(labels, np.asarray(theirs.dataobj))
-        truth = np.asarray(nib.load(row["label"]).dataobj)
-        scores.update(
-            labels, truth[..., row["frame"]] if truth.ndim == 4 else truth, spacing=theirs.header.get_zooms()[:3],
-            subject=row["subject"], domain="D", phase=row["phase"], frame=row["frame"],
-        )  # fmt: skip
-    written = read_json(folder / "metrics.json")
-    assert scores.compute()["mean_dice"] == pytest.approx(written["mean_dice"], abs=1e-9)
-    return predictor
 
 
 @pytest.mark.parametrize("name", NETWORKS)

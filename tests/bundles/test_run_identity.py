@@ -16,7 +16,8 @@ from monai.bundle import ConfigParser
 
 from vmfseg.model import Model
 from vmfseg.model.definitions import definition_of
-from vmfseg.utils import VmfError, find_vmf_error
+from vmfseg.utils import VmfError
+from vmfseg.utils.errors import find_vmf_error
 
 SMALL = {**NETWORK, "image_size": 32, "pixdim": 6.0, "device": "cpu", "output_dir": "out", "ckpt_dir": ""}
 

@@ -8,10 +8,10 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from vmfseg.bundle import inspect_bundle, require_trusted
-from vmfseg.bundle.check import check_bundle, metadata_problems
+from vmfseg.bundle.check import check_bundle, inspect_bundle, metadata_problems
 from vmfseg.bundle.compile import bundle_names, write_bundle
 from vmfseg.bundle.new import METHODS, new_bundle
+from vmfseg.bundle.trust import require_trusted
 from vmfseg.cli.main import app, main
 from vmfseg.utils import VmfError
 

@@ -51,7 +51,7 @@ def run(folder, *arguments):
 def test_two_folders_are_scored_per_domain(folders):
     result = run(folders, "--classes", "LV,MYO,RV", "--domains", str(folders / "table.csv"))
     assert result.exit_code == 0, result.output
-    assert "4 volumes of 2 subjects, protocol clean" in result.output
+    assert "4 volumes of 2 subjects, mean Dice" in result.output
     summary = json.loads((folders / "out" / "metrics.json").read_text())
     assert summary["domains"]["A"]["mean_dice"] == 1.0
     assert summary["domains"]["B"]["classes"]["LV"]["hd_mm"]["mean"] == pytest.approx(SPACING[0])
@@ -209,3 +209,39 @@ def test_tables_that_do_not_fit_are_refused(folders, table, word):
     result = run(folders, "--classes", "LV,MYO,RV", "--domains", str(folders / "table.csv"))
     assert result.exception.code == "VMF161"
     assert word in str(result.exception)
+
+
+def test_slices_that_nobody_drew_do_not_count(tmp_path):
+    """By the data's own table: annotated and slices as in training."""
+    truth, pred = heart(0), heart(0)
+    truth[..., 4:] = 0  # nobody drew there, the prediction goes on
+    save(tmp_path / "gt" / "s1_label.nii.gz", truth)
+    save(tmp_path / "gt" / "s1.nii.gz", np.random.default_rng(0).random(SHAPE).astype(np.float32))
+    save(tmp_path / "pred" / "s1_seg.nii.gz", pred)
+    save(tmp_path / "pred" / "s1_probabilities.nii.gz", np.zeros((*SHAPE, 4), np.float32))
+    dice = {}
+    for name, slices in (("all", ""), ("drawn", "0-3")):
+        table = tmp_path / f"{name}.csv"
+        table.write_text(f"image,label,domain,subject,annotated,slices\ns1.nii.gz,s1_label.nii.gz,A,p1,1;2,{slices}\n")
+        result = run(tmp_path, "--classes", "LV,MYO,RV", "--domains", str(table), "--overwrite")
+        assert result.exit_code == 0, result.output
+        classes = json.loads((tmp_path / "out" / "metrics.json").read_text())["overall"]["classes"]
+        assert classes["RV"]["dice"]["n_not_annotated"] == 1
+        dice[name] = classes["LV"]["dice"]["mean"]
+    assert dice == {"all": pytest.approx(2 * 4 / (4 + 6)), "drawn": 1.0}
+
+
+@pytest.mark.parametrize("role", ["pred", "gt"])
+def test_a_raw_scan_is_no_label_map(folders, role):
+    scan = np.random.default_rng(0).integers(0, 900, SHAPE).astype(np.int16)
+    save(folders / role / f"a_ED_{role}.nii.gz", scan)
+    result = run(folders)
+    assert result.exception.code == "VMF270", result.output
+    assert f"a_ED_{role}.nii.gz" in result.exception.subject
+    assert "is it the scan?" in result.exception.found
+
+
+def test_negative_labels_are_refused_as_data(folders):
+    save(folders / "pred" / "a_ED_pred.nii.gz", heart().astype(np.int16) - 1)
+    result = run(folders)
+    assert (result.exception.code, result.exception.exit_code) == ("VMF270", 3)

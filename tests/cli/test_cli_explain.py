@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from vmfseg.cli.main import app
@@ -102,3 +104,76 @@ def test_missing_weights_and_a_network_without_kernels_are_named(bundle, scan, t
     assert "monai.networks.nets.UNet" in refused.found
     assert refused.fix
     assert not (tmp_path / "out").exists()
+
+
+def named_model(bundle, scan, folder, *words):
+    start = ["explain", str(bundle), str(scan / "scan.nii.gz"), "-o", str(folder / "out")]
+    return RUNNER.invoke(app, [*start, "--save-named", str(folder / "named"), *words])
+
+
+def test_names_by_hand_become_the_classes_of_a_model_that_segments(bundle, scan, tmp_path):
+    names = tmp_path / "names.json"
+    names.write_text(json.dumps({"3": "lung", "1": "RV", "5": "lung", "0": "background"}))
+    result = named_model(bundle, scan, tmp_path, "--names", str(names))
+    assert result.exit_code == 0, result.output
+    assert "a model of RV, lung" in result.output
+    old, new = Predictor.from_bundle(bundle), Predictor.from_bundle(tmp_path / "named")
+    assert new.labels == {0: "background", 1: "RV", 2: "lung"}
+    x = torch.rand(1, 1, 32, 32, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        a = old.network.kernels(old.network.encoder(x))
+        sums = torch.stack([a[:, [0, 2, 4]].sum(1), a[:, 1], a[:, [3, 5]].sum(1)], dim=1)
+        sums = torch.nn.functional.interpolate(sums, scale_factor=old.network.encoder.stride, mode="bilinear")
+        torch.testing.assert_close(new.network(x).sigmoid(), sums, atol=1e-4, rtol=1e-4)
+    words = ["segment", str(tmp_path / "named"), str(scan / "scan.nii.gz"), "-o", str(tmp_path / "labels")]
+    assert RUNNER.invoke(app, words, catch_exceptions=False).exit_code == 0
+    labels = np.asarray(nib.load(next((tmp_path / "labels").glob("*.nii.gz"))).dataobj)
+    assert labels.shape == (32, 32, 3)
+    assert set(np.unique(labels)) <= {0, 1, 2}
+    again = named_model(bundle, scan, tmp_path, "--names", str(names), "--overwrite")
+    assert isinstance(again.exception, VmfError)
+    assert again.exception.code == "VMF358"
+
+
+def test_a_few_drawn_slices_name_the_kernels(bundle, scan, tmp_path):
+    drawn = nib.load(scan / "scan_gt.nii.gz")
+    label = np.asarray(drawn.dataobj).copy()
+    label[..., 1:] = 0
+    nib.save(nib.Nifti1Image(label, drawn.affine), tmp_path / "few.nii.gz")
+    result = named_model(bundle, scan, tmp_path, "--label", str(tmp_path / "few.nii.gz"))
+    assert result.exit_code == 0, result.output
+    found = explain_scan(Predictor.from_bundle(bundle), scan / "scan.nii.gz", label=tmp_path / "few.nii.gz")
+    names = found.names_by_label()
+    activations = found.views[0].activations
+    stride = len(found.views[0].truth) // activations.shape[1]
+    shares = [
+        (found.views[0].truth == n).reshape(activations.shape[1], stride, -1, stride).mean(axis=(1, 3))
+        for n in range(4)
+    ]
+    mass = np.einsum("nhw,jhw->nj", np.stack(shares), activations)
+
+    def score(classes):
+        sets = [[j for j, c in enumerate(classes) if c == n] for n in range(4)]
+        return np.mean([2 * mass[n, sets[n]].sum() / (mass[:, sets[n]].sum() + mass[n].sum()) for n in (1, 2, 3)])
+
+    values = {"LV": 1, "MYO": 2, "RV": 3}
+    best = max(score(classes) for classes in itertools.product(range(4), repeat=6))
+    assert score([values.get(names.get(j, ""), 0) for j in range(6)]) == pytest.approx(best, abs=1e-6)
+    named = Predictor.from_bundle(tmp_path / "named")
+    assert set(named.labels.values()) == {"background", *names.values()}
+
+
+@pytest.mark.parametrize("content", ["[1]", '{"6": "lung"}', '{"-1": "lung"}', '{"2": 7}', '{"2": "background"}', "{}"])
+def test_names_of_no_kernel_are_refused(bundle, scan, tmp_path, content):
+    names = tmp_path / "names.json"
+    names.write_text(content)
+    result = named_model(bundle, scan, tmp_path, "--names", str(names))
+    assert isinstance(result.exception, SystemExit | VmfError)
+    assert not (tmp_path / "named").exists()
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_named_model_needs_names(bundle, scan, tmp_path):
+    result = named_model(bundle, scan, tmp_path)
+    assert result.exit_code != 0
+    assert not (tmp_path / "named").exists()

@@ -26,7 +26,9 @@ def test_help_names_every_option():
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        pytest.param(["--dataset", "acdc"], 2, "dataset must be one of mnms, scgm, got 'acdc'", id="dataset"),
+        pytest.param(
+            ["--dataset", "acdc"], 2, "dataset must be one of mnms, scgm, hearts, cords, got 'acdc'", id="dataset"
+        ),
         pytest.param([], 6, "the output exists and is no phantom", id="occupied"),
     ],
 )

@@ -60,3 +60,17 @@ def test_errors_are_short(run_dir, monkeypatch, capsys, prepare, code, message):
     assert stopped.value.code == code
     assert message in text
     assert len(text.splitlines()) <= 5
+
+
+def test_a_name_below_bundles_is_taken_as_train_and_segment_take_it(run_dir, tmp_path, monkeypatch, capsys):
+    output = tmp_path / "bundles" / "hearts" / "output"
+    output.parent.mkdir(parents=True)
+    run_dir.rename(output)
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["report", "hearts", "--cases", "0"])
+    assert result.exit_code == 0, result.output
+    assert (output / "report.html").is_file()
+    monkeypatch.setattr("sys.argv", ["vmfseg", "report", "heart"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "Did you mean 'hearts'?" in capsys.readouterr().err

@@ -16,7 +16,7 @@ from inference_bundle import tiny_network, write_tiny_bundle
 from plain_network import write_plain_bundle
 
 from vmfseg.cli.main import app
-from vmfseg.model import find_images, plan_jobs
+from vmfseg.model.inputs import find_images, plan_jobs
 from vmfseg.utils import VmfError
 
 RUNNER = CliRunner()
@@ -52,7 +52,8 @@ def test_a_folder_keeps_its_subfolders_and_gets_labels_with_quality(bundle, tmp_
     (tmp_path / "in" / "notes.txt").write_text("no image")
     result = segment(bundle, tmp_path / "in", "-o", tmp_path / "out")
     assert result.exit_code == 0, result.output
-    assert names(tmp_path / "out") == ["a_quality.json", "a_seg.nii.gz", "sub/b_quality.json", "sub/b_seg.nii.gz"]
+    made = ["a_quality.json", "a_seg.nii.gz", "sub/b_quality.json", "sub/b_seg.nii.gz", "summary.csv", "summary.html"]
+    assert names(tmp_path / "out") == made
     assert "2 written" in result.output
     quality = json.loads((tmp_path / "out" / "a_quality.json").read_text())
     assert quality["input"] == "a.nii.gz"
@@ -128,7 +129,7 @@ def test_channels_come_joined_on_the_command_line_or_from_a_datalist(tmp_path):
     for name, given in inputs.items():
         result = segment(two, given, "-o", tmp_path / name)
         assert result.exit_code == 0, (result.output, result.exception)
-        assert len(names(tmp_path / name)) == (2 if name == "joined" else 4)
+        assert len(names(tmp_path / name)) == (2 if name == "joined" else 4) + 2  # and the summary
         labels[name] = np.asarray(nib.load(tmp_path / name / "a_1_seg.nii.gz").dataobj)
     assert np.array_equal(labels["joined"], labels["json"])
     assert np.array_equal(labels["joined"], labels["csv"])
@@ -152,7 +153,7 @@ def test_without_kernels_no_activations_are_written_and_it_says_so(tmp_path):
     result = segment(plain, save(tmp_path / "a.nii.gz"), "-o", tmp_path / "out", "--activations")
     assert result.exit_code == 0, result.output
     assert "no vMF kernels" in result.output
-    assert names(tmp_path / "out") == ["a_quality.json", "a_seg.nii.gz"]
+    assert names(tmp_path / "out") == ["a_quality.json", "a_seg.nii.gz", "summary.csv", "summary.html"]
     frame = json.loads((tmp_path / "out" / "a_quality.json").read_text())["frames"][0]
     assert frame["kernel_shares"] == []
     assert "log_likelihood" not in frame["signals"]

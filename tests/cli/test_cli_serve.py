@@ -13,7 +13,6 @@ sys.path.append(str(Path(__file__).parent.parent / "model"))
 from inference_bundle import tiny_network, write_tiny_bundle
 
 from vmfseg.cli.main import app
-from vmfseg.cli.serve_command import _require
 from vmfseg.utils import VmfError
 
 
@@ -49,10 +48,11 @@ def test_unknown_bundle_and_taken_port_are_named(bundle, tmp_path):
     assert result.exception.code == "VMF543"
 
 
-def test_a_missing_package_is_named_with_the_command(monkeypatch):
+def test_a_missing_package_is_named_with_the_command(bundle, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    with pytest.raises(VmfError, match=r"(?s)VMF530.*pip install 'vmfseg\[serve\]'"):
-        _require()
+    result = serve(bundle, "--studies", tmp_path)
+    assert result.exception.code == "VMF530"
+    assert result.exception.fix == "pip install 'vmfseg[serve]'"
 
 
 def test_help_has_an_example():

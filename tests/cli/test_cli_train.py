@@ -31,6 +31,7 @@ CONFIG = {
     "batch_size": 4,
     "resume": False,
     "fresh": False,
+    "value": None,
     "train": {"optimizer": {"lr": 0.001}},
     "echo": "",
     "values": {
@@ -38,6 +39,7 @@ CONFIG = {
         for key in (
             "dataset_dir", "output_dir", "ckpt_dir", "target_domain", "labeled_fraction", "seed", "protocol",
             "max_iterations", "init", "batch_size", "resume", "fresh",
+            "value",
         )
     }
     | {key: f"@network_def::{key}" for key in ("num_kernels", "kappa", "channels")}
@@ -96,6 +98,7 @@ def test_without_options_the_config_decides(bundle):
             {"num_kernels": 3, "kappa": 4, "channels": None},
         ),
         (["--set", "fresh=true"], {"fresh": True}),
+        (["--set", 'value={"clustering": [0.2, 1]}'], {"value": {"clustering": [0.2, 1]}}),
         (["--init", "runs/x"], {"init": "runs/x"}),
         (["-o", "runs/x"], {"output_dir": "runs/x", "ckpt_dir": "runs/x/models"}),
     ],

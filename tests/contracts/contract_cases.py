@@ -35,8 +35,6 @@ from vmfseg.networks import (
 OTHER_NETWORK_EXPORTS = {
     "VMFMixture": "tests/networks/test_networks_mixture.py",
     "VMFParts": "tests/networks/test_networks_vmf_net.py",
-    "load_encoder": "tests/networks/test_networks_pretraining.py",
-    "log_vmf_normalizer": "tests/networks/test_networks_distribution.py",
     "network_parts": "tests/networks/test_networks_parts.py",
 }
 
@@ -239,6 +237,7 @@ LOSSES: dict[str, list[LossCase]] = {
     "PresenceLoss": [
         LossCase("l1", PresenceLoss, presences),
         LossCase("bce", lambda: PresenceLoss("bce"), presences),
+        LossCase("balanced", lambda: PresenceLoss("balanced"), presences),
     ],
     "VMFClusteringLoss": [
         LossCase("paper", VMFClusteringLoss, clustering),

@@ -9,7 +9,8 @@ import pytest
 import torch
 from slice_files import chain
 
-from vmfseg.data import Datalist, FolderDataset, LoadVolumed, Row, SliceDataset, SliceLoader, verify_datalist
+from vmfseg.data import Datalist, FolderDataset, LoadVolumed, SliceDataset, SliceLoader, verify_datalist
+from vmfseg.data.datalist import Row
 from vmfseg.transforms import BatchAugment
 from vmfseg.utils import VmfError, sha256_file
 

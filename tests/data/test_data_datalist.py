@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from vmfseg.data import Datalist, Row
-from vmfseg.data.datalist import add_checksums
+from vmfseg.data import Datalist
+from vmfseg.data.datalist import Row, add_checksums
 from vmfseg.utils import VmfError, sha256_file
 
 LABELS = {0: "background", 1: "LV", 2: "MYO"}
@@ -104,7 +104,7 @@ WRONG = [  # change of a good file, code, message
     pytest.param(edit_row(image="/etc/passwd"), "VMF283", "relative", id="T80-absolute"),
     pytest.param(edit_row(image="gone.nii.gz"), "VMF281", "1 of 6 files do not exist", id="T80-missing"),
     pytest.param(edit_row(image="c.nii.gz", frame=None), "VMF284", "listed twice", id="T80-duplicate"),
-    pytest.param(edit_row(subject="s2"), "VMF284", "in domain 'A' and in 'B'", id="two-domains"),
+    pytest.param(edit_row(subject="s2"), "VMF284", "in domain 'A', b.nii.gz in 'B'", id="two-domains"),
     pytest.param(edit(labels={"1": "LV"}), "VMF280", "without gaps", id="no-background"),
     pytest.param(edit(labels={"0": "b", "x": "LV"}), "VMF280", "integers as keys", id="label-key"),
     pytest.param(edit(labels={"0": "b", "1": "b"}), "VMF280", "different texts", id="equal-names"),

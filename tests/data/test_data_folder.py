@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vmfseg.data import FolderDataset, LoadVolumed, verify_datalist
+from vmfseg.data import FolderDataset, LoadVolumed, read_volume, verify_datalist
 from vmfseg.data.discover import open_datalist
 from vmfseg.utils import VmfError
 
@@ -88,7 +88,7 @@ WRONG = [
     pytest.param("image,domain\nimages/z.nii.gz,x\n", LABELS, "VMF281", "do not exist", id="missing-file"),
     pytest.param("image,domain\nimages/a.nii.gz,x\n", None, "VMF280", "labels.json", id="no-classes"),
     pytest.param("image,domain,frame\nimages/a.nii.gz,x,two\n", LABELS, "VMF285", "whole number", id="frame"),
-    pytest.param("image,domain,annotated\nimages/a.nii.gz,x,LV\n", LABELS, "VMF285", "class numbers", id="annotated"),
+    pytest.param("image,domain,annotated\nimages/a.nii.gz,x,LW\n", LABELS, "VMF285", "mean 'LV'", id="annotated"),
     pytest.param("image,domain\nimages/a.nii.gz,x,y,z\n", LABELS, "VMF278", "line 2 has 4 cells", id="cells"),
 ]
 
@@ -116,3 +116,23 @@ def test_two_tables_and_no_table_are_refused(folder):
         (folder / name).write_text("image,domain\nimages/a.nii.gz,x\n")
     with pytest.raises(VmfError, match=r"(?s)VMF285.*2 tables: one.csv, two.csv"):
         FolderDataset(folder, labels=LABELS).datalist()
+
+
+def test_annotated_by_name_and_class_names_of_a_bundle(folder):
+    text = "image,label,domain,annotated\nimages/a.nii.gz,labels/a.nii.gz,x,LV;MYO\nimages/b.nii.gz,,y,\n"
+    (folder / "t.csv").write_text(text)
+    data = FolderDataset(folder, "t.csv", default_labels=LABELS, checksums=False).datalist()
+    assert data.rows[0].annotated == (1, 2)
+    assert data.labels[3] == "RV"
+    (folder / "labels.json").write_text('{"1": "LV", "2": "MYO", "3": "right"}')
+    data = FolderDataset(folder, "t.csv", default_labels=LABELS, checksums=False).datalist()
+    assert data.labels[3] == "right"  # what the data says holds
+
+
+def test_a_misspelt_file_gets_its_nearest_neighbour(folder, save_volume, scan):
+    save_volume("images/patient_07.nii.gz", scan(seed=7))
+    (folder / "t.csv").write_text("image,domain\nimages/patiant_07.nii.gz,x\n")
+    with pytest.raises(VmfError, match=r"VMF281[\s\S]*Did you mean 'patient_07.nii.gz'"):
+        FolderDataset(folder, "t.csv", labels=LABELS).datalist()
+    with pytest.raises(VmfError, match=r"VMF201[\s\S]*Did you mean 'patient_07.nii.gz'"):
+        read_volume(folder / "images" / "patiant_07.nii.gz")

@@ -69,7 +69,7 @@ DAMAGE = [
     pytest.param(".nrrd", False, lambda d: d[:-50], "VMF211", id="nrrd-truncated"),
     pytest.param(".nrrd", True, lambda d: d[:-50], "VMF210", id="nrrd-gz-truncated"),
     pytest.param(".nrrd", False, lambda d: d + b"x", "VMF213", id="nrrd-surplus"),
-    pytest.param(".nrrd", False, lambda d: d.replace(b"sizes: 20 18 4", b"sizes: 20 0 4"), "VMF240", id="nrrd-zero"),
+    pytest.param(".nrrd", False, lambda d: d.replace(b"sizes: 20 18 4", b"sizes: 20 0 4"), "VMF218", id="nrrd-zero"),
     pytest.param(".nrrd", False, lambda d: d.replace(b"encoding: raw", b"encoding: hex"), "VMF240", id="nrrd-hex"),
     pytest.param(
         ".nrrd", False, lambda d: d.replace(b"\n\n", b"\ndata file: b.raw\n\n", 1), "VMF240", id="nrrd-detached"
@@ -235,3 +235,11 @@ def test_forms_near_half_a_turn_agree_within_the_precision_of_the_quaternion(rea
     header = nib.load(tmp_path / "a.nii").header
     assert corner_distance(header.get_sform(), header.get_qform(), (300, 300, 3))[1] > 0.05
     assert read_volume(tmp_path / "a.nii").findings == ()
+
+
+def test_uneven_steps_of_a_dicom_series_are_said(scan, tmp_path):
+    array = scan((20, 18, 4, 1))
+    write_series(tmp_path / "uneven", array, [0.0, 8.5, 16.0, 24.0])
+    found = read_volume(tmp_path / "uneven").findings
+    assert [finding.code for finding in found] == ["VMF241"]
+    assert "6 % of a step" in found[0].message

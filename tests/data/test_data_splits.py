@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from vmfseg.data import Datalist, Row, labeled_fraction, leave_one_domain_out
+from vmfseg.data import Datalist, labeled_fraction, leave_one_domain_out
+from vmfseg.data.datalist import Row
 from vmfseg.data.splits import Split, weakly_labeled
 from vmfseg.utils import VmfError
 

@@ -9,7 +9,8 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from vmfseg.data import Datalist, Row, verify_datalist
+from vmfseg.data import Datalist, verify_datalist
+from vmfseg.data.datalist import Row
 
 LABELS = {0: "background", 1: "LV", 2: "MYO", 3: "RV"}
 AFFINE = np.diag([1.25, 1.25, 8.0, 1.0])

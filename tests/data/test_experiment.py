@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vmfseg.data import Experiment, prepare_experiment
-from vmfseg.data.experiment import cache_folder
+from vmfseg.data import FolderDataset, prepare_experiment
+from vmfseg.data.experiment import Experiment, cache_folder
 from vmfseg.utils import VmfError
 
 LABELS = {"1": "LV", "2": "MYO", "3": "RV"}
@@ -40,6 +40,14 @@ def scans(save_volume, scan, heart, tmp_path):
         return tmp_path / "scans"
 
     return make
+
+
+def test_a_datalist_that_lies_elsewhere_is_the_same_data(scans, tmp_path):
+    folder = scans({"A": 2, "B": 2, "C": 1})
+    file = tmp_path / "elsewhere" / "datalist.json"
+    FolderDataset(folder).datalist().save(file)
+    assert _prepare(file).fingerprint == _prepare(folder).fingerprint
+    assert _prepare(file).target == _prepare(folder).target
 
 
 def _subjects(rows):
@@ -118,7 +126,11 @@ def test_the_fingerprint_follows_the_voxels_and_the_split_and_nothing_else(scans
 @pytest.mark.parametrize(
     ("arguments", "error", "match"),
     [
-        ({"dataset": "mnm"}, ValueError, "dataset must be one of mnms, scgm, folder, got 'mnm'. Did you mean 'mnms'?"),
+        (
+            {"dataset": "mnm"},
+            ValueError,
+            "dataset must be one of mnms, scgm, hearts, cords, folder, got 'mnm'. Did you mean 'mnms'?",
+        ),
         ({"protocol": "papr"}, ValueError, "Did you mean 'paper'?"),
         ({"dataset": "folder"}, VmfError, "a folder of your own scans is needed"),
     ],

@@ -16,8 +16,9 @@ from vmfseg.data import SliceDataset, SliceLoader
 from vmfseg.data.sampling import shard_subjects
 from vmfseg.transforms import BatchAugment
 from vmfseg.transforms.annotation import presence_labels
-from vmfseg.transforms.augment import strong_augment
 from vmfseg.utils import VmfError, derive_seed
+
+STRONG = BatchAugment(gamma=(0.6, 1.6), fourier=0.5, noise=0.05)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +82,11 @@ def test_order_is_a_function_of_seed_and_epoch(dataset):
     assert names(SliceLoader(dataset, seed=4)) != first
 
 
-@pytest.mark.parametrize("augment", [None, BatchAugment(), strong_augment()], ids=["plain", "reference", "strong"])
+@pytest.mark.parametrize(
+    "augment",
+    [None, BatchAugment(), STRONG],
+    ids=["plain", "reference", "strong"],
+)
 def test_workers_give_the_same_bytes(dataset, augment):
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -133,7 +138,7 @@ def test_presence_is_computed_after_augmentation(dataset):
 
 def test_the_cache_is_never_written_to(dataset):
     before = [dataset[k]["image"].clone() for k in range(len(dataset))]
-    list(SliceLoader(dataset, augment=strong_augment()))
+    list(SliceLoader(dataset, augment=STRONG))
     assert all(torch.equal(dataset[k]["image"], image) for k, image in enumerate(before))
 
 

@@ -53,6 +53,24 @@ def test_items_are_the_slices_of_the_files(tmp_path):
         dataset[10]
 
 
+def test_motion_is_the_spread_of_the_prepared_images_over_the_frames_of_a_file(tmp_path):
+    rows = write_subjects(tmp_path, 2, frames=3)
+    dataset = SliceDataset(rows, chain(), motion=True)
+    images = {dataset.sample(k): dataset[k]["image"][0].numpy() for k in range(len(dataset))}
+    for item in items(dataset):
+        frames = [images[f"{item['domain']}/{item['subject']}/{frame}/{item['slice']}"] for frame in range(3)]
+        np.testing.assert_allclose(item["motion"][0], np.minimum(4 * np.std(frames, axis=0), 1), atol=1e-6)
+    assert SliceLoader(dataset, batch_size=4).spec(0)
+    assert float(SliceDataset(rows[:1], chain(), motion=True)[0]["motion"].abs().max()) == 0  # nothing to compare
+
+
+def test_motion_and_random_transforms_of_slices_do_not_go_together(tmp_path):
+    from monai.transforms import Compose, RandFlipd
+
+    with pytest.raises(ValueError, match="Use BatchAugment"):
+        SliceDataset(write_subjects(tmp_path, 1), Compose([*chain().transforms, RandFlipd("image")]), motion=True)
+
+
 def test_samples_are_unique_over_frames(tmp_path):
     dataset = SliceDataset(write_subjects(tmp_path, 2, frames=3), chain())
     names = [dataset.sample(k) for k in range(len(dataset))]

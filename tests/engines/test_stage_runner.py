@@ -185,3 +185,22 @@ def test_other_processes_write_and_say_nothing(tmp_path, capsys):
 def test_two_stages_of_one_name_are_refused(tmp_path):
     with pytest.raises(ValueError, match="stages must have different names, got a, a"):
         StageRunner([Note("a"), Note("a")], tmp_path)
+
+
+def test_resume_with_other_settings_is_refused_and_starts_nothing(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        _go(tmp_path, Note("a", 1), Note("b", 1, fail=KeyboardInterrupt()))
+    before = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*"))
+    changed = Note("b", 2)
+    with pytest.raises(VmfError, match=r"(?s)VMF390.*stage b was interrupted with other settings") as caught:
+        _go(tmp_path, Note("a", 1), changed, resume=True)
+    assert caught.value.exit_code == 4
+    assert changed.calls == []
+    assert sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*")) == before
+    assert _go(tmp_path, Note("a", 1), Note("b", 2))[0] == [LOAD, RUN]  # anew, beside the interrupted one
+    assert _go(tmp_path, Note("a", 1), Note("b", 1), resume=True)[0] == [LOAD, RESUMED]
+
+
+def test_resume_without_an_interrupted_run_starts(tmp_path):
+    assert _go(tmp_path, Note("a"), resume=True)[0] == [RUN]
+    assert _go(tmp_path, Note("a", 2), resume=True)[0] == [RUN]  # the other one is finished

@@ -23,7 +23,8 @@ from vmfseg.data import LoadVolumed, VolumeReader, read_volume
 from vmfseg.data import reader as reader_module
 from vmfseg.data.findings import DataWarning
 from vmfseg.data.reader import read_header
-from vmfseg.utils import VmfError, find_vmf_error
+from vmfseg.utils import VmfError
+from vmfseg.utils.errors import find_vmf_error
 
 SHAPE = (24, 20, 6)
 AFFINE = np.diag([1.25, 1.25, 8.0, 1.0])
@@ -397,8 +398,8 @@ def test_image_too_large_for_the_machine_is_refused_before_allocation(tmp_path, 
     path = image(tmp_path)
     with pytest.raises(VmfError, match="VMF216: an image may have at most 1000 voxels"):
         read_volume(path, max_voxels=1000)
-    monkeypatch.setattr("vmfseg.data.payload.available_memory", lambda: 1000)
-    with pytest.raises(VmfError, match="VMF217: the image does not fit into the free memory"):
+    monkeypatch.setattr("vmfseg.utils.memory.available_memory", lambda: 1000)
+    with pytest.raises(VmfError, match="VMF512: the image does not fit into the free memory"):
         read_volume(path)
 
 

@@ -19,9 +19,10 @@ import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from vmfseg.bundle import inspect_bundle, read_overlay, require_trusted
+from vmfseg.bundle.check import inspect_bundle
 from vmfseg.bundle.compile import compile_bundle
 from vmfseg.bundle.new import new_bundle
+from vmfseg.bundle.trust import read_overlay, require_trusted
 from vmfseg.cli.main import app
 from vmfseg.cli.train_command import train_bundle
 from vmfseg.model.weights import read_tensors

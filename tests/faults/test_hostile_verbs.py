@@ -16,7 +16,7 @@ sys.path.append(str(Path(__file__).parents[1] / "model"))
 from inference_bundle import edit_manifest, tiny_network, write_tiny_bundle
 
 from vmfseg.cli.main import app
-from vmfseg.utils import find_vmf_error
+from vmfseg.utils.errors import find_vmf_error
 
 CANARY = "canary_of_the_verbs"
 CODE = f"$__import__('pathlib').Path('{CANARY}').touch()"

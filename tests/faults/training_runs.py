@@ -41,16 +41,18 @@ ALL_STAGES: dict[str, object] = {
 
 
 class BundleRun:
-    """The bundle ``vmfnet_mnms`` with ``paper.json`` on tiny data, by MONAI's command or by ours.
+    """A bundle with ``paper.json`` on tiny data, by MONAI's command or by ours.
 
     Args:
         bundle: folder of the bundle.
         data: folder of the data.
         output: folder of the run.
+        options: of every command; by default those of ``vmfnet_mnms``.
     """
 
-    def __init__(self, bundle: Path, data: Path, output: Path) -> None:
+    def __init__(self, bundle: Path, data: Path, output: Path, options: Mapping[str, object] | None = None) -> None:
         self.bundle, self.data, self.output = bundle, data, output
+        self.options = {**TINY, **ALL_STAGES} if options is None else dict(options)
 
     @property
     def model(self) -> Path:
@@ -62,7 +64,7 @@ class BundleRun:
 
     def words(self, program: str, more: Mapping[str, object]) -> list[str]:
         """Return the module of a program and its arguments."""
-        options = {**TINY, **ALL_STAGES, "dataset_dir": self.data, **more}
+        options = {**self.options, "dataset_dir": self.data, **more}
         if program == "vmfseg":
             head = ["vmfseg.cli.main", "train", str(self.bundle), "--paper", "-o", str(self.output)]
             flags = [f"--{key}" for key, value in options.items() if value is True]

@@ -11,7 +11,8 @@ import pytest
 import torch
 from ignite.engine import Engine, Events
 
-from vmfseg.handlers import ModelSelection, RunCheckpoint, load_tensors, save_tensors
+from vmfseg.handlers import ModelSelection
+from vmfseg.handlers.checkpoint import RunCheckpoint, load_tensors, save_tensors
 from vmfseg.utils import VmfError
 
 

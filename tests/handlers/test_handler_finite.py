@@ -9,7 +9,9 @@ from monai.data import MetaTensor
 from monai.engines import SupervisedTrainer
 
 from vmfseg.handlers import FiniteHandler, GradientClipHandler
-from vmfseg.utils import VmfError, check_finite, find_vmf_error
+from vmfseg.utils import VmfError
+from vmfseg.utils.checks import check_finite
+from vmfseg.utils.errors import find_vmf_error
 
 
 def _refusal(one):

@@ -9,6 +9,7 @@ import re
 import pytest
 from ignite.engine import Engine
 
+from vmfseg.data import InterleavedLoader
 from vmfseg.handlers import ProgressHandler
 
 
@@ -24,7 +25,7 @@ def test_plain_lines_have_terms_progress_and_time(trainer, line, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2
     for number, text in enumerate(lines, start=1):
-        assert text.startswith(f"training: {3 * number}/6  loss 1.500  dice 2.000  clustering -0.500  ")
+        assert text.startswith(f"training: {3 * number}/6 steps  loss 1.500  dice 2.000  clustering -0.500  ")
         assert "validation Dice 0.875" in text
         assert re.search(r"\d+ s, \d+ s left$", text)
         assert "\x1b" not in text
@@ -77,9 +78,17 @@ def test_the_bar_gives_the_cursor_back(trainer, line, monkeypatch, fails):
     assert "training" in text
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1
     if not fails:
-        assert "6/6" in text
+        assert "6/6 steps" in text
         plain = re.sub(r"\x1b\[[\d;]*m", "", text)  # colors
         shown = re.sub(r"\x1b\[[?\d;]*[a-zA-Z]", "\n", plain).replace("\r", "\n").splitlines()
         assert any("━" in part and "6/6" in part for part in shown)
         assert any(part.strip().startswith("loss ") and "fit " in part for part in shown)  # below the bar, not beside
         assert max(map(len, shown)) <= 80
+
+
+def test_steps_with_and_without_labels_are_counted(trainer, line, images, capsys):
+    loader = InterleavedLoader(images(), images(), steps_per_epoch=2)
+    trainer(line(), loader, epochs=3, train_handlers=[ProgressHandler("training", every=3)]).run()
+    assert capsys.readouterr().out.startswith("training: 12/12 steps (6 labelled + 6 unlabelled)  ")
+    assert InterleavedLoader(images(), images(), steps_per_epoch=2, joint=True).kinds == {}
+    assert InterleavedLoader(images()).kinds == {}

@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+import resource
+import threading
+
+import pytest
 import torch
 from ignite.engine import Engine
 from monai.handlers import TensorBoardStatsHandler, from_engine
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from vmfseg.handlers import ListedOutputHandler, RunWriter, scalar_terms
+from vmfseg.utils import VmfError
 
 
 def trainer():
@@ -27,6 +32,28 @@ def test_terms_arrive_in_tensorboard(tmp_path):
     events = EventAccumulator(str(folder)).Reload()
     assert sorted(events.Tags()["scalars"]) == ["dice", "loss"]
     assert [(event.step, event.value) for event in events.Scalars("loss")] == [(1, 3.0), (2, 2.0), (3, 1.0)]
+
+
+def test_a_full_disk_is_named_without_a_traceback(tmp_path, monkeypatch):
+    writer, shown = RunWriter(tmp_path / "out"), []
+    show = shown.append
+    for hook in ("excepthook", "__excepthook__"):  # as in a program: pytest has put its own there
+        monkeypatch.setattr(threading, hook, show)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def write() -> None:
+        for step in range(10):
+            writer.add_scalar("loss", 1.0, step)
+            writer.flush()
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        with pytest.raises(VmfError, match="VMF501: the disk is full") as caught:
+            write()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (caught.value.subject, caught.value.exit_code) == (str(tmp_path / "out"), 6)
+    assert shown == [], "the thread that writes says nothing of its own"
 
 
 def test_loss_is_where_monais_tracking_looks_for_it():

@@ -135,7 +135,7 @@ def test_choices_of_the_reference_code_are_options():
         ({"weights": {"dice": float("nan")}}, r"weights\['dice'\] must be a finite number of at least 0, got nan"),
         ({"unlabeled_weights": {"recon": 1.0}}, r"unlabeled_weights must name terms of .* got 'recon'\. Did you mean"),
         ({"clustering_reduction": "avg"}, r"reduction must be one of mean, sum, none, got 'avg'"),
-        ({"presence_kind": "l2"}, r"kind must be one of l1, bce, got 'l2'"),
+        ({"presence_kind": "l2"}, r"kind must be one of l1, bce, balanced, got 'l2'"),
         ({"pseudo_target": "soft"}, r"target must be one of threshold, argmax, got 'soft'"),
         ({"cross_entropy_on": "masks"}, r"on must be one of logits, probabilities, got 'masks'"),
     ],
@@ -222,5 +222,16 @@ def test_clustering_refuses_what_does_not_fit(features, kernels, message):
 def test_bad_words_are_named():
     with pytest.raises(ValueError, match=r"reduction must be one of mean, sum, none, got 'maen'\. Did you mean 'mean'"):
         VMFClusteringLoss("maen")
-    with pytest.raises(ValueError, match=r"kind must be one of l1, bce, got 'bec'\. Did you mean 'bce'"):
+    with pytest.raises(ValueError, match=r"kind must be one of l1, bce, balanced, got 'bec'\. Did you mean 'bce'"):
         PresenceLoss("bec")
+
+
+def test_balanced_presence_weighs_both_sides_alike_whatever_the_base_rate():
+    logits, truth = torch.randn(10, 1, generator=torch.Generator().manual_seed(0)), torch.ones(10, 1)
+    truth[0] = 0
+    each = torch.nn.functional.binary_cross_entropy_with_logits(logits, truth, reduction="none")
+    loss = PresenceLoss("balanced")
+    assert float(loss(logits, truth)) == pytest.approx(float((each[0] + each[1:].mean()) / 2))
+    always = torch.full((10, 1), 9.0)  # optimal for L1, where nine of ten are present
+    assert float(loss(always, truth)) > 4 > float(loss(torch.zeros(10, 1), truth))
+    assert float(loss(logits[1:], truth[1:])) == pytest.approx(float(each[1:].mean()))

@@ -8,7 +8,7 @@ from vmfseg.utils import VmfError
 
 
 def fill(folder, *names):
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         (folder / name).write_bytes(b"")
     return folder
@@ -81,7 +81,7 @@ def test_missing_folder_and_mixed_kinds_are_refused(tmp_path):
 def test_tables_with_own_and_with_official_columns(tmp_path):
     own, official = tmp_path / "own.csv", tmp_path / "official.csv"
     own.write_text("subject,domain,annotated\na,A,LV MYO\nb,B,\n")
-    assert read_domains(own) == {"a": SubjectInfo("A", (), ("LV", "MYO")), "b": SubjectInfo("B")}
+    assert read_domains(own) == {"a": SubjectInfo("A", (), "LV MYO"), "b": SubjectInfo("B")}
     official.write_text(
         "\ufeff,External code,VendorName,Vendor,Centre,ED,ES\n0,A0S9V9,Siemens,A,1,0,9\n", encoding="utf-8"
     )
@@ -93,11 +93,11 @@ def test_tables_with_own_and_with_official_columns(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        pytest.param("subjct,domain\na,A\n", "must have a column subject", id="column"),
+        pytest.param("subjct,domain\na,A\n", "must have a column 'subject'", id="column"),
         pytest.param("subject,domain\na,A\na,B\n", "one domain", id="contradiction"),
         pytest.param("subject,domain\na,\n", "one domain", id="empty-domain"),
         pytest.param("subject,domain,ED\na,A,first\n", "frame numbers", id="frame"),
-        pytest.param("", "must have a column subject", id="empty"),
+        pytest.param("", "no rows", id="empty"),
     ],
 )
 def test_bad_tables_are_refused(tmp_path, text, message):
@@ -111,3 +111,29 @@ def test_bad_tables_are_refused(tmp_path, text, message):
 def test_unreadable_table_is_refused(tmp_path):
     with pytest.raises(VmfError, match="VMF161"):
         read_domains(tmp_path / "missing.csv")
+
+
+def test_what_segment_writes_beside_its_labels_is_left_out(tmp_path):
+    beside = ["a_probabilities.nii.gz", "a_activations.nii.gz", "a_quality.json", "a_overlay.png", "summary.csv"]
+    found = pair_files(fill(tmp_path / "p", "a_seg.nii.gz", *beside), fill(tmp_path / "t", "a_gt.nii.gz"))
+    assert [(pair.pred.name, pair.truth.name) for pair in found.pairs] == [("a_seg.nii.gz", "a_gt.nii.gz")]
+    assert found.without_truth == ()
+
+
+def test_folders_of_mnms_are_searched(tmp_path):
+    truth = tmp_path / "OpenDataset"
+    for code, part in (("A0S9V9", "Training/Labeled"), ("B1T2W3", "Testing")):
+        fill(truth / part / code, f"{code}_sa.nii.gz", f"{code}_sa_gt.nii.gz")
+    fill(truth / "Training" / "Unlabeled" / "C1D2E3", "C1D2E3_sa.nii.gz")  # an image, no truth
+    found = pair_files(fill(tmp_path / "p", "A0S9V9_sa_seg.nii.gz", "B1T2W3_sa_seg.nii.gz"), truth)
+    assert [pair.subject for pair in found.pairs] == ["A0S9V9", "B1T2W3"]
+    assert found.without_pred == ()
+
+
+def test_a_datalist_is_a_table_of_domains(tmp_path):
+    (tmp_path / "drawn.json").write_text('{"slices": [1, 2]}')
+    lines = ["image,label,domain,subject,annotated,slices", "x/s_1.nii.gz,s_1_gt.nii.gz,A,person,1;2,0-3"]
+    lines.append("s_2_sa.nii.gz,,B,other,,drawn.json")
+    (tmp_path / "datalist.csv").write_text("\n".join(lines))
+    table = read_domains(tmp_path / "datalist.csv")
+    assert table == {"s_1": SubjectInfo("A", (), "1;2", "0-3"), "s_2": SubjectInfo("B", (), None, {"slices": [1, 2]})}

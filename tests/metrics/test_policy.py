@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from metric_oracles import random_blob
 
-from vmfseg.metrics import Case, evaluate_cases, evaluate_volume, image_diagonal, summarize
+from vmfseg.metrics import Case, evaluate_cases, evaluate_volume, summarize
+from vmfseg.metrics.policy import image_diagonal
 
 SHAPE, SPACING = (12, 10, 4), (1.25, 1.25, 8.0)
 DIAGONAL = math.sqrt(15.0**2 + 12.5**2 + 32.0**2)

@@ -4,8 +4,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vmfseg.metrics import mask_set_distance, reference_summary, reference_volume, slice_micro_dice
-from vmfseg.metrics.reference import ReferenceRow
+from vmfseg.metrics.reference import (
+    ReferenceRow,
+    mask_set_distance,
+    reference_summary,
+    reference_volume,
+    slice_micro_dice,
+)
 
 
 def one_hot(image: np.ndarray) -> np.ndarray:

@@ -9,7 +9,9 @@ import pytest
 from metric_oracles import random_blob
 
 from vmfseg import __version__
-from vmfseg.metrics import METRICS, Case, SegmentationScores, evaluate_cases, format_table, summarize, write_metrics
+from vmfseg.metrics import Case, SegmentationScores, evaluate_cases, summarize, write_metrics
+from vmfseg.metrics.scores import METRICS
+from vmfseg.metrics.tables import format_table
 from vmfseg.utils import VmfError
 
 SHAPE = (24, 22, 6)

@@ -8,7 +8,8 @@ from metric_oracles import random_blob
 from monai.data import MetaTensor
 from monai.metrics import compute_average_surface_distance, compute_dice, compute_hausdorff_distance
 
-from vmfseg.metrics import ScoreRow, evaluate_volume
+from vmfseg.metrics import evaluate_volume
+from vmfseg.metrics.scores import ScoreRow
 
 SPACING = (1.25, 1.25, 8.0)
 

@@ -8,8 +8,13 @@ from metric_oracles import brute_distances, random_blob
 from monai.metrics import compute_average_surface_distance, compute_hausdorff_distance
 from scipy.ndimage import binary_erosion
 
-from vmfseg.metrics import average_surface_distance, hausdorff_distance, mask_surface, surface_distances
-from vmfseg.metrics.surface import bounding_box
+from vmfseg.metrics.surface import (
+    average_surface_distance,
+    bounding_box,
+    hausdorff_distance,
+    mask_surface,
+    surface_distances,
+)
 
 SHAPES = [((24, 20, 8), (1.25, 1.25, 8.0)), ((20, 24, 6), (0.5, 0.5, 5.0)), ((16, 16, 16), (1.0, 1.0, 1.0))]
 SHAPES += [((9, 30, 12), (3.0, 0.7, 1.1)), ((40, 36), (1.2, 0.9))]

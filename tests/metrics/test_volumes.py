@@ -4,7 +4,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vmfseg.metrics import Case, cardiac_function, cardiac_summary, ejection_fraction, evaluate_cases
+from vmfseg.metrics import Case, evaluate_cases
+from vmfseg.metrics.volumes import cardiac_function, cardiac_summary, ejection_fraction
 
 SPACING = (1.0, 1.0, 10.0)  # 0.01 ml a voxel
 LABELS = {1: "LV", 2: "MYO"}

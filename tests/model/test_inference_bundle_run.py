@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from monai.bundle import create_workflow
 
-from vmfseg.bundle.vendor import vendor_bundle
-from vmfseg.model import Predictor, plan_jobs, segment_files
+from vmfseg.bundle.package import vendor_bundle
+from vmfseg.model import Predictor, segment_files
+from vmfseg.model.inputs import plan_jobs
 from vmfseg.utils import VmfError, read_json
 
 

@@ -62,6 +62,7 @@ def test_segmenting_by_another_runtime_gives_equal_labels(own_bundle, save_scan,
     assert one["log_likelihood"] == pytest.approx(other["log_likelihood"], abs=1e-4)
     assert one["entropy"] == pytest.approx(other["entropy"], abs=1e-3)
     save_file(tiny_network(8).state_dict(), own_bundle / "models" / "model.safetensors")
+    edit_manifest(own_bundle, sha256={})
     with pytest.raises(VmfError, match="it was made of other weights"):
         Predictor.from_bundle(own_bundle, backend=backend)
 

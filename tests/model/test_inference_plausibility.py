@@ -90,9 +90,3 @@ def test_a_hole_inside_is_not_outside():
     labels = heart()
     labels[18, 18] = 0
     assert plausibility(labels, HEART)["enclosed"] == 1
-
-
-def test_slices_may_lie_along_any_axis():
-    labels = open_ring(heart())
-    for axis in range(3):
-        assert plausibility(np.moveaxis(labels, 2, axis), HEART, axis) == plausibility(labels, HEART)

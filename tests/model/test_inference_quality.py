@@ -7,17 +7,26 @@ import nibabel as nib
 import numpy as np
 import pytest
 import torch
-from inference_bundle import tiny_network
+from inference_bundle import edit_manifest, tiny_network
 from safetensors.torch import save_file
 
 from vmfseg.engines import CalibrationStage, StageRunner
 from vmfseg.export import export_bundle
-from vmfseg.model import Predictor, QualityModel, shift_groups
+from vmfseg.model import Predictor
 from vmfseg.model.calibration import QualityCase, fit_quality, quality_cases
 from vmfseg.model.corruption import CORRUPTIONS, LEVELS, corrupt
 from vmfseg.model.deploy import Explained
 from vmfseg.model.prediction import FramePrediction
-from vmfseg.model.quality import QUALITY_FORMAT, SIGNALS, SignalCollector, atypicality, native_noise, typical_ranges
+from vmfseg.model.quality import (
+    QUALITY_FORMAT,
+    SIGNALS,
+    QualityModel,
+    SignalCollector,
+    atypicality,
+    native_noise,
+    typical_ranges,
+)
+from vmfseg.model.survey import shift_groups
 from vmfseg.utils import VmfError
 
 LABELS = {0: "background", 1: "LV", 2: "MYO", 3: "RV"}
@@ -196,6 +205,7 @@ def test_stage_leaves_what_segment_shift_and_int8_need(own_bundle, rows, tmp_pat
     assert "done already" in capsys.readouterr().out
     assert (own_bundle / "models" / "quality.json").is_file()
     save_file(tiny_network(5).state_dict(), own_bundle / "models" / "model.safetensors")
+    edit_manifest(own_bundle, sha256={})
     other = Predictor.from_bundle(own_bundle, "cpu")
     quality = other(rows[0]["image"]).quality
     assert quality["light"] == "unknown"

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from inference_bundle import tiny_network, write_tiny_bundle
 
-from vmfseg.model import Predictor, SegmentOptions, plan_jobs, segment_files
+from vmfseg.model import Predictor, SegmentOptions, segment_files
+from vmfseg.model.inputs import plan_jobs
 from vmfseg.visualize import draw_overlay
 
 FOLDER = Path(os.environ.get("VMFSEG_REAL_DATA") or Path(__file__).parents[3] / "shared" / "data" / "real_mini")

@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from vmfseg.model import ShiftReference, SubjectStatistics
 from vmfseg.model.prediction import FramePrediction, volume_statistics
+from vmfseg.model.shift import ShiftReference, SubjectStatistics
 from vmfseg.utils import VmfError
 
 NAMES = [f"kernel {k}" for k in range(8)] + ["log_likelihood", "entropy"]

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from vmfseg.model import find_rows, write_label
+from vmfseg.model import find_rows
+from vmfseg.model.scan import label_path, write_label
 from vmfseg.model.weights import fill_network, read_tensors
-from vmfseg.model.writer import label_path
 from vmfseg.networks import VMFNet
 from vmfseg.utils import VmfError
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import pickle
 
+import nibabel as nib
+import numpy as np
 import pytest
 import torch
 from inference_bundle import (
@@ -18,9 +20,10 @@ from inference_bundle import (
 from monai.bundle import ConfigParser
 from safetensors.torch import save_file
 
-from vmfseg.model import Model, Predictor, record_definitions
+from vmfseg.model import Model, Predictor
 from vmfseg.model.artifact import find_bundle
-from vmfseg.model.definitions import build, definition_of, is_allowed, settings_of
+from vmfseg.model.definitions import build, definition_of, is_allowed, record_definitions, settings_of
+from vmfseg.model.scan import write_label
 from vmfseg.model.weights import find_weights
 from vmfseg.utils import VmfError
 
@@ -128,6 +131,16 @@ def test_damaged_safetensors_are_refused_and_not_passed_over(own_bundle):
     assert code_of(Predictor.from_bundle, own_bundle) == "VMF401"
 
 
+def test_one_flipped_bit_of_the_weights_is_refused(own_bundle):
+    path = own_bundle / "models" / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-40] ^= 1  # the lowest bit of a number: it stays finite and fits
+    path.write_bytes(content)
+    with pytest.raises(VmfError, match="VMF412: the file is damaged") as caught:
+        Predictor.from_bundle(own_bundle)
+    assert caught.value.subject.endswith("model.safetensors")
+
+
 def test_nan_weights_are_refused(own_bundle):
     state = tiny_network().state_dict()
     state["kernels.weight"][2, 3] = float("nan")
@@ -176,6 +189,7 @@ def test_the_weights_of_a_run_bring_their_own_manifest(own_bundle, tmp_path):
         assert found.network["last_activation"] == "none"
         assert found.preprocessing[1]["pixdim"] == 1.5
     assert find_weights(folder.parent) == folder / "model.safetensors"
+    assert Model.load(folder.parent).weights == folder / "model.safetensors"  # --checkpoint RUN
     assert Predictor.from_bundle(folder, "cpu").labels == model.labels
 
 
@@ -247,3 +261,11 @@ def test_settings_tell_what_from_where():
 
     assert settings() == settings(num_workers=2)
     assert settings() != settings(batch_size=1)
+
+
+def test_more_classes_than_a_label_map_of_bytes_holds_are_refused(own_bundle, tmp_path):
+    edit_manifest(own_bundle, labels={str(value): f"class {value}" for value in range(300)})
+    assert code_of(Model.load, own_bundle) == "VMF331"
+    nib.save(nib.Nifti1Image(np.arange(16 * 16 * 3, dtype=np.int16).reshape(16, 16, 3), np.eye(4)), tmp_path / "a.nii")
+    with pytest.raises(ValueError, match="from 0 to 255"):
+        write_label(tmp_path / "b.nii.gz", np.full((16, 16, 3), 260), tmp_path / "a.nii")

@@ -7,8 +7,7 @@ import torch
 from scipy import integrate, special
 from scipy.stats import ks_2samp, vonmises_fisher
 
-from vmfseg.networks import log_vmf_normalizer
-from vmfseg.networks.distribution import log_bessel_i, sample_vmf
+from vmfseg.networks.distribution import log_bessel_i, log_vmf_normalizer, sample_vmf
 from vmfseg.utils import torch_rng
 
 

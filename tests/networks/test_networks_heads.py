@@ -3,8 +3,9 @@ import numpy as np
 import pytest
 import torch
 
-from vmfseg.networks import AssignmentHead, PresenceHead, SegmentationHead, VMFComposer
+from vmfseg.networks import AssignmentHead, PresenceHead, SegmentationHead, VMFComposer, VMFEncoder
 from vmfseg.networks.blocks import DoubleConv, initialize_weights
+from vmfseg.networks.heads import KernelPresenceHead
 
 
 @pytest.mark.parametrize("stride", [1, 2, 4])
@@ -160,3 +161,35 @@ def test_initialization_is_that_of_the_reference():
     assert conv.weight.std().item() == pytest.approx((2 / (fan + fan)) ** 0.5, rel=0.02)
     assert norm.weight.unique().tolist() == [1.0]
     assert norm.bias.unique().tolist() == [0.0]
+
+
+def test_the_logit_of_a_tile_is_that_of_its_largest_tenth():
+    head = KernelPresenceHead(num_kernels=3, out_channels=2, tile=10, stride=2)  # 5 x 5 positions a tile
+    with torch.no_grad():
+        head.degree.copy_(torch.randn(2, 3, generator=torch.Generator().manual_seed(1)))
+    a = torch.rand(2, 3, 10, 15, generator=torch.Generator().manual_seed(0)).softmax(1)
+    found = head(a)
+    assert found.shape == (2, 2, 2, 3)
+    degree = 1 / (1 + np.exp(-head.degree.detach().numpy()))
+    for b in range(2):
+        for k in range(2):
+            for i in range(2):
+                for j in range(3):
+                    tile = a[b, :, 5 * i : 5 * i + 5, 5 * j : 5 * j + 5].numpy()
+                    s = np.sort(np.einsum("j,jhw->hw", degree[k], tile).ravel())
+                    assert float(found[b, k, i, j].detach()) == pytest.approx(8 * (s[-2:].mean() - 0.4), abs=1e-4)
+    assert KernelPresenceHead(3, tile=0)(a).shape == (2, 1)
+    with pytest.raises(ValueError, match="tile must be a multiple of the stride 2"):
+        KernelPresenceHead(3, tile=5, stride=2)
+
+
+def test_position_follows_the_unit_features_and_only_there():
+    plain, placed = (VMFEncoder(channels=(4, 8, 8), level=0, position=weight).eval() for weight in (0.0, 0.5))
+    placed.load_state_dict(plain.state_dict())
+    x = torch.rand(1, 1, 8, 12)
+    with torch.no_grad():
+        features, found = plain(x)[0].numpy(), placed(x)[0].numpy()
+    assert (plain.feature_channels, placed.feature_channels) == (4, 6)
+    np.testing.assert_allclose(found[:4], features / np.linalg.norm(features, axis=0), atol=1e-5)
+    np.testing.assert_allclose(found[4, :, 3], 0.5 * np.linspace(-1, 1, 8), atol=1e-6)
+    np.testing.assert_allclose(found[5, 2], 0.5 * np.linspace(-1, 1, 12), atol=1e-6)

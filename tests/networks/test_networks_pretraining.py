@@ -2,7 +2,8 @@
 import pytest
 import torch
 
-from vmfseg.networks import ReconstructionUNet, VMFEncoder, load_encoder
+from vmfseg.networks import ReconstructionUNet, VMFEncoder
+from vmfseg.networks.pretraining import load_encoder
 
 
 def encoder(**kwargs):

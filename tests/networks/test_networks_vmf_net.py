@@ -106,7 +106,10 @@ def test_the_encoder_is_a_protocol_not_a_base_class():
     [
         ({"out_channels": 1}, r"out_channels must be at least 2 \(background and one class\), got 1\. Count"),
         ({"head": "segmentaton"}, r"head must be one of segmentation, assignment, got 'segmentaton'\. Did you mean"),
-        ({"presence": "mask"}, r"presence must be one of none, activations, masks, got 'mask'\. Did you mean 'masks'"),
+        (
+            {"presence": "mask"},
+            r"presence must be one of none, activations, masks, kernels, got 'mask'\. Did you mean 'masks'",
+        ),
         ({"kappa": 0.0}, r"kappa must be positive, got 0\.0"),
         ({"num_kernels": 0}, r"num_kernels at least 1, got 4, 0"),
         ({"encoder": Protocolless()}, r"encoder must have integer attributes .* got Protocolless without\. Wrap it"),

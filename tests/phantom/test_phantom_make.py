@@ -9,12 +9,15 @@ import nibabel as nib
 import numpy as np
 import pytest
 
+from vmfseg.data.folder import FolderDataset
 from vmfseg.data.mnms import MNMsDataset
 from vmfseg.data.scgm import SCGMDataset
 from vmfseg.data.verify import verify_datalist
 from vmfseg.phantom import PHANTOM_FILE, make_phantom, save_montage
 from vmfseg.phantom.release_layout import CSV_NAME, heart_code, heart_folder, write_subject
+from vmfseg.phantom.subjects import draw_subject
 from vmfseg.utils import VmfError
+from vmfseg.utils.locks import locked_folder
 
 SMALL = {"size": 64, "frames": 3, "workers": 1}
 
@@ -188,7 +191,9 @@ def test_unwritable_parent_is_named(tmp_path):
     ("change", "message"),
     [
         pytest.param(
-            {"dataset": "mms"}, "dataset must be one of mnms, scgm, got 'mms'. Did you mean 'mnms'", id="dataset"
+            {"dataset": "mms"},
+            "dataset must be one of mnms, scgm, hearts, cords, got 'mms'. Did you mean 'mnms'",
+            id="dataset",
         ),
         pytest.param({"subjects": 0}, "subjects must be an integer from 1 to 10000, got 0", id="none"),
         pytest.param(
@@ -225,3 +230,29 @@ def test_montage_is_a_picture_with_a_row_per_scanner(request, tmp_path, which):
 def test_montage_of_no_phantom_is_refused(tmp_path):
     with pytest.raises(VmfError, match="VMF301"):
         save_montage(tmp_path, tmp_path / "m.png")
+
+
+def test_drawn_subjects_come_with_a_table_that_holds_every_second_one_back(tmp_path):
+    folder = make_phantom(tmp_path / "cords", "cords", subjects=3, seed=2, workers=1)
+    datalist = FolderDataset(folder).datalist()
+    assert [(row.subject, row.split) for row in datalist.rows] == [
+        ("cords-2-0", "labeled"), ("cords-2-1", "validation"), ("cords-2-2", "labeled")
+    ]  # fmt: skip
+    assert datalist.labels == {0: "background", 1: "GM", 2: "WM"}
+    subject = draw_subject("cords", 1, seed=2)
+    stored = nib.load(folder / "cords-2-1.nii.gz")
+    np.testing.assert_array_equal(np.asarray(stored.dataobj), subject.images[""])
+    np.testing.assert_allclose(stored.affine, subject.affine, atol=1e-3)
+
+
+def test_what_a_killed_process_left_is_removed_and_what_a_living_one_makes_is_not(tmp_path):
+    left, made = tmp_path / ".p.partial-0000", tmp_path / ".p.partial-1111"
+    for folder in (left, made):
+        folder.mkdir()
+        (folder / "half.nii.gz").write_bytes(b"half")
+    (left / ".lock").write_text("1")
+    with locked_folder(made):
+        make_phantom(tmp_path / "p", "scgm", subjects=1, size=50, workers=1)
+        assert (made / "half.nii.gz").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [made.name, "p"]
+    assert not (tmp_path / "p" / ".lock").exists()

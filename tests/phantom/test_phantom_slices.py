@@ -52,7 +52,7 @@ def test_items_have_no_end_and_seeds_differ():
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"kind": "livers"}, {"orientation": "up"}, {"papillary": "both"}, {"gin": 2.0}, {"tight": -0.1}, {"size": 4}],
+    [{"kind": "livers"}, {"lost": 1.5}, {"papillary": "both"}, {"gin": 2.0}, {"tight": -0.1}, {"size": 4}],
 )
 def test_arguments_out_of_range_are_refused(arguments):
     with pytest.raises(ValueError, match="must be"):
@@ -69,9 +69,9 @@ def test_intensities_are_clipped_at_the_percentiles_of_the_slice():
     assert sum(exact) >= 4  # the others stand for scans whose field of view is larger than the grid
 
 
-def test_any_orientation_only_turns_and_mirrors():
+def test_lost_orientation_only_turns_and_mirrors():
     plain = PhantomSlices("hearts", seed=4, tight=0.0, **SMALL)
-    turned = PhantomSlices("hearts", seed=4, tight=0.0, orientation="any", **SMALL)
+    turned = PhantomSlices("hearts", seed=4, tight=0.0, lost=1.0, **SMALL)
     seen = set()
     for number in range(12):
         label, other = plain[number]["label"][0], turned[number]["label"][0]

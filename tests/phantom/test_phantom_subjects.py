@@ -67,7 +67,7 @@ def test_lost_orientation_keeps_voxels_and_spacing():
 def test_saved_files_hold_the_subject(tmp_path):
     cord = draw_cord()
     (row,) = cord.save(tmp_path)
-    image, label = nib.load(row["image"]), nib.load(row["label"])
+    image, label = nib.load(tmp_path / row["image"]), nib.load(tmp_path / row["label"])
     assert np.allclose(image.affine, cord.affine, atol=1e-3)
     assert np.array_equal(np.asarray(image.dataobj), cord.images[""])
     assert np.array_equal(np.asarray(label.dataobj), cord.labels[""])

@@ -18,11 +18,13 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the extra serve is not installed")
 sys.path.append(str(Path(__file__).parent.parent / "model"))
+from browser_driver import Browser, find_browser
 from inference_bundle import tiny_network, write_tiny_bundle
 from serving_tools import ServerProcess, ServerThread, oblique, tree, voxels
 
 from vmfseg.model import Predictor
-from vmfseg.serving import Service, ServiceOptions, Studies
+from vmfseg.serving import ImageIndex, Service, ServiceOptions
+from vmfseg.serving.routes import page
 from vmfseg.serving.served_models import ServedModel
 
 MODEL = "vmfnet_mnms"
@@ -85,7 +87,7 @@ def own_server(predictor, tmp_path) -> Iterator[Callable[..., ServerThread]]:
 
     def run(**options: object) -> ServerThread:
         root = tmp_path / "studies"
-        studies = Studies(root if root.is_dir() else write_studies(root))
+        studies = ImageIndex(root if root.is_dir() else write_studies(root))
         models = {MODEL: ServedModel(MODEL, predictor)}
         started.append(ServerThread(Service(models, studies, ServiceOptions(**options))))
         return started[-1]
@@ -93,6 +95,23 @@ def own_server(predictor, tmp_path) -> Iterator[Callable[..., ServerThread]]:
     yield run
     for server in started:
         server.stop()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory) -> Iterator[Browser]:
+    """Return a browser that the tests of a file share."""
+    if find_browser() is None:
+        pytest.skip("no browser found; on Debian: apt-get install chromium")
+    opened = Browser(tmp_path_factory.mktemp("browser") / "profile", (900, 640))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def built() -> None:
+    """Skip where the page is not built."""
+    if not (page.ASSETS / "index.html").is_file():
+        pytest.skip("the page is not built: make web")
 
 
 @pytest.fixture

@@ -20,7 +20,8 @@ import uvicorn
 from scipy.ndimage import zoom
 from scipy.spatial.transform import Rotation
 
-from vmfseg.serving import Service, create_app
+from vmfseg.serving import Service
+from vmfseg.serving.server import server_config
 
 
 def voxels(shape: tuple[int, ...] = (30, 26, 5), seed: int = 0) -> np.ndarray:
@@ -92,7 +93,8 @@ class Server:
 
     def leftovers(self) -> list[str]:
         """Return what lies in the server's temporary folder."""
-        return sorted(str(path.relative_to(self.temporary)) for path in self.temporary.glob("vmfseg-serve-*/*"))
+        found = [path for path in self.temporary.glob("vmfseg-serve-*/*") if path.name != ".lock"]
+        return sorted(str(path.relative_to(self.temporary)) for path in found)
 
 
 class ServerProcess(Server):
@@ -129,8 +131,7 @@ class ServerThread(Server):
 
     def __init__(self, service: Service) -> None:
         listener = socket.create_server(("127.0.0.1", 0))
-        config = uvicorn.Config(create_app(service), access_log=False, log_level="warning")
-        self.service, self._server = service, uvicorn.Server(config)
+        self.service, self._server = service, uvicorn.Server(server_config(service))
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [listener]}, daemon=True)
         self._thread.start()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -138,7 +139,7 @@ class ServerThread(Server):
 
     def leftovers(self) -> list[str]:
         """Return what lies in the server's temporary folder."""
-        return sorted(path.name for path in self.service.workspace.root.glob("*"))
+        return sorted(path.name for path in self.service.workspace.root.glob("*") if path.name != ".lock")
 
     def stop(self) -> None:
         """Stop it as Ctrl-C does."""

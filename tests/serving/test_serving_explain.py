@@ -16,7 +16,9 @@ sys.path.append(str(Path(__file__).parent.parent / "cli"))
 from plain_network import write_plain_bundle
 from serving_tools import nifti_bytes, oblique, read_nifti, voxels
 
-from vmfseg.model import Predictor, QualityModel, ShiftReference, SubjectStatistics
+from vmfseg.model import Predictor
+from vmfseg.model.quality import QualityModel
+from vmfseg.model.shift import ShiftReference, SubjectStatistics
 from vmfseg.serving.served_models import ServedModel, load_models
 
 FORM = {"params": (None, "{}")}

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from serving_tools import nifti_bytes, oblique, read_nifti, tree, voxels
 
+from vmfseg.serving.workspace import Workspace
 from vmfseg.utils import VmfError
 
 pytestmark = pytest.mark.usefixtures("untouched")
@@ -78,6 +79,11 @@ BAD = [  # method, path, options, status, code
     pytest.param("POST", "/activelearning/best", {"json": {}}, 404, "VMF186", id="unknown strategy"),
     pytest.param("POST", "/activelearning/random", {"json": [1]}, 422, "VMF185", id="strategy with a list"),
     pytest.param("POST", "/train/vmfnet_mnms", {"json": {"seed": "x"}}, 400, "VMF185", id="training option"),
+    *(
+        pytest.param("POST", "/train/vmfnet_mnms", {"json": {key: value}}, 400, "VMF185", id=f"{key} {value}"[:30])
+        for key, value in (("max_iterations", -5), ("max_iterations", 0), ("epoch_length", 0), ("max_epochs", -1),
+                           ("batch_size", 0), ("learning_rate", -1.0), ("seed", 10**30), ("seed", 10**400))
+    ),
     pytest.param("POST", "/train/vmfnet_mnms", {"json": {}}, 422, "VMF292", id="training without labels"),
     pytest.param("POST", "/train/other", {"json": {}}, 404, "VMF180", id="training of nothing"),
     pytest.param("DELETE", "/train/", {}, 404, "VMF187", id="nothing to stop"),
@@ -292,3 +298,55 @@ def test_the_log_names_no_image(server):
 def assert_no_path(server, answer):
     for place in (server.studies, server.temporary, "/tmp", "site-packages", "Traceback"):
         assert str(place) not in answer.text
+
+
+@pytest.mark.parametrize("answered", [False, True], ids=["first request", "after an answer"])
+def test_slow_headers_are_cut_off(own_server, answered):
+    server = own_server(head_timeout=0.4, token="a-token-of-sixteen-characters")
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+        start = time.monotonic()
+        if answered:
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+        connection.sendall(b"GET /info/ HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ")
+        while chunk := connection.recv(65536):  # the rest of the answer, then the end
+            assert b"200" not in chunk.split(b"\r\n")[0] or answered
+    assert time.monotonic() - start < 10
+    assert server.get("/health").status_code == 200
+
+
+def test_endless_headers_are_cut_off(own_server):
+    server = own_server(head_timeout=30.0)
+    answer = server.raw(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n" + b"X: y\r\n" * 40_000)
+    assert b"200" not in answer.split(b"\r\n")[0]
+
+
+def test_wrong_tokens_are_counted(own_server):
+    token = "a-token-of-sixteen-characters"
+    server = own_server(token=token)
+
+    def login(password):
+        return server.request("POST", "/auth/token", data={"password": password}).status_code
+
+    assert login(token) == 200
+    assert [login("x" * 20) for _ in range(11)] == [401] * 10 + [429]
+    refused = server.request("POST", "/auth/token", data={"password": token})
+    assert (refused.status_code, refused.json()["code"], refused.headers["Retry-After"]) == (429, "VMF562", "60")
+    assert server.get("/info/", headers={"Authorization": f"Bearer {token}"}).status_code == 200  # who is in stays in
+    assert server.get("/info/", headers={"Authorization": "Bearer wrong"}).status_code == 429
+
+
+def test_the_folder_of_a_killed_server_is_removed_by_the_next(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    alive, killed = Workspace(), Workspace()
+    kept = alive.new_folder()
+    killed._lock.close()  # what the system does when a process ends
+    other = tmp_path / "vmfseg-serve-mine"
+    other.mkdir()  # not made by a server of this kind
+    third = Workspace()
+    assert not killed.root.exists()
+    assert kept.exists()
+    assert other.exists()
+    for workspace in (alive, third):
+        workspace.close()
+    assert [path.name for path in tmp_path.iterdir()] == [other.name]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from serving_tools import nifti_bytes, read_nifti, tree, voxels
 
-from vmfseg.serving import Studies
+from vmfseg.serving import ImageIndex
 from vmfseg.serving.label_store import LabelStore
 from vmfseg.utils import VmfError
 
@@ -44,6 +44,18 @@ def test_an_image_that_comes_later_is_found(own_server):
     answer = server.get("/datastore/image", params={"image": "later"})
     assert answer.content == SCAN
     assert 'filename="later.nii"' in answer.headers["content-disposition"]
+
+
+@pytest.mark.parametrize("output", ["all", "train"])
+def test_an_image_that_goes_while_images_are_listed_is_left_out(own_server, output):
+    server = own_server()
+    assert save(server, mask(1), image="scan0", tag="final").status_code == 200
+    assert "scan0" in server.service.studies.ids(), "read now, and believed for two seconds"
+    (server.studies / "scan0.nii.gz").unlink()
+    answer = server.get("/datastore/", params={"output": output})
+    assert answer.status_code == 200, answer.text
+    listed = answer.json() if output == "train" else [name for name in answer.json()["objects"] if name == "scan0"]
+    assert listed == []
 
 
 def test_upload_adds_and_never_replaces(own_server):
@@ -111,7 +123,7 @@ def test_the_index_is_rebuilt_from_disk(own_server):
     save(server, mask(1), image="scan0")
     save(server, mask(1, (30, 26, 3)), image="site/scan0")
     (server.studies / ".vmfseg" / "info.json").unlink()
-    again = LabelStore(Studies(server.studies))
+    again = LabelStore(ImageIndex(server.studies))
     assert again.studies.ids() == server.service.studies.ids()
     assert sorted(again.of_image("site/scan0")) == ["final"]
     assert again.unlabeled() == ["cine", "scan1", "tilted"]
@@ -122,7 +134,7 @@ def test_damaged_notes_are_named(own_server):
     (server.studies / ".vmfseg").mkdir()
     (server.studies / ".vmfseg" / "info.json").write_text("{")
     with pytest.raises(VmfError, match="VMF301"):
-        Studies(server.studies)
+        ImageIndex(server.studies)
 
 
 def test_info_is_remembered_but_not_what_is_the_servers_own(own_server):

@@ -7,7 +7,7 @@ import torch
 from monai.data import MetaTensor
 
 from vmfseg.transforms import AsClassesd
-from vmfseg.transforms.annotation import annotated_classes, presence_labels
+from vmfseg.transforms.annotation import annotated_classes, parse_annotated, presence_labels, tile_presence
 from vmfseg.utils import VmfError
 
 
@@ -18,6 +18,16 @@ def test_presence_equals_a_search_by_hand():
     assert got.dtype == torch.bool
     assert got.tolist() == expected
     assert presence_labels(torch.from_numpy(label[3]), 6).tolist() == expected[3]
+
+
+def test_presence_of_tiles_equals_a_search_by_hand():
+    label = np.random.default_rng(0).choice(3, size=(4, 1, 8, 12), p=[0.9, 0.06, 0.04])
+    got = tile_presence(torch.from_numpy(label), 3, 4)
+    assert got.shape == (4, 2, 2, 3)
+    for b, n, i, j in np.ndindex(4, 2, 2, 3):
+        assert bool(got[b, n, i, j]) == (n + 1 in label[b, 0, 4 * i : 4 * i + 4, 4 * j : 4 * j + 4])
+    with pytest.raises(ValueError, match="tile must be from 1 to the size of the image"):
+        tile_presence(torch.from_numpy(label), 3, 9)
 
 
 BAD = [
@@ -77,3 +87,27 @@ def test_good_labels_are_cast_and_keep_their_metadata():
     assert out.dtype == torch.uint8
     assert out.tolist() == [[[0, 3]]]
     assert out.meta["filename_or_obj"] == "mask.nii.gz"
+
+
+NAMED = {0: "background", 1: "LV", 2: "MYO", 3: "left atrium"}
+
+
+@pytest.mark.parametrize(
+    "value", ["1;2", "1,2", "1 2", "LV;MYO", "lv, myo", "LV 2", "[1, 2]", [1, 2], ("LV", 2), "0;1;2"]
+)
+def test_every_way_to_write_annotated_means_the_same(value):
+    assert parse_annotated(value, NAMED) == [1, 2]
+
+
+@pytest.mark.parametrize("value", ["", "  ", "[]", None, []])
+def test_nothing_said_means_all_classes(value):
+    assert parse_annotated(value, NAMED) is None
+
+
+def test_names_of_several_words_and_wrong_names():
+    assert parse_annotated("left atrium", NAMED) == [3]
+    assert parse_annotated("LV;left atrium", NAMED) == [1, 3]
+    with pytest.raises(ValueError, match=r"got 'MYA'. Did you mean 'MYO'"):
+        parse_annotated("LV;MYA", NAMED)
+    with pytest.raises(ValueError, match="got '9'"):
+        parse_annotated("9", NAMED)

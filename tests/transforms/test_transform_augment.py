@@ -9,8 +9,11 @@ import torch
 from monai.transforms import Rotate
 
 from vmfseg.transforms import BatchAugment
-from vmfseg.transforms.augment import strong_augment
 
+STRONG = {
+    "translate": 10, "scale": (0.85, 1.15), "gamma": (0.6, 1.6), "contrast": (0.7, 1.3), "brightness": 0.1,
+    "bias_field": 0.3, "fourier": 0.5, "noise": 0.05,
+}  # fmt: skip
 STILL = {"rotation": 0.0, "flip": 0.0, "blur_sigma": None}
 
 
@@ -56,9 +59,8 @@ def test_label_stays_on_its_image():
     data = batch((64, 64), count=32)
     data["label"] = (data["label"] > 0).to(torch.uint8)
     data["image"] = data["label"].float()
-    out = strong_augment(
-        gamma=None, contrast=None, brightness=0.0, bias_field=0.0, fourier=0.0, noise=0.0, blur_sigma=(0.25, 0.5)
-    )(data, range(32))
+    moved = {key: STRONG[key] for key in ("translate", "scale")}
+    out = BatchAugment(**moved, blur_sigma=(0.25, 0.5))(data, range(32))
     assert out["label"].dtype == torch.uint8
     disagree = ((out["image"] > 0.5) != (out["label"] > 0)).float().mean(dim=(1, 2, 3))
     assert disagree.max() < 0.01
@@ -120,7 +122,7 @@ def test_flips_and_blur_have_the_stated_distribution():
     assert scipy.stats.kstest((sigma.numpy() - 0.25), "uniform").pvalue > 1e-3
 
 
-@pytest.mark.parametrize("augment", [BatchAugment(), strong_augment()], ids=["reference", "strong"])
+@pytest.mark.parametrize("augment", [BatchAugment(), BatchAugment(**STRONG)], ids=["reference", "strong"])
 def test_a_sample_does_not_depend_on_its_batch(augment):
     data, seeds = batch(count=6), [11, 12, 13, 14, 15, 16]
     whole = augment(data, seeds)
@@ -164,7 +166,7 @@ def test_each_strong_effect_changes_about_half_of_the_images_and_no_label(effect
 def test_the_input_is_left_alone_and_other_keys_pass():
     data = batch()
     before = {key: value.clone() for key, value in data.items()}
-    out = strong_augment()({**data, "domain": ["A"] * 4}, range(4))
+    out = BatchAugment(**STRONG)({**data, "domain": ["A"] * 4}, range(4))
     assert out["domain"] == ["A"] * 4
     assert all(torch.equal(data[key], before[key]) for key in before)
 

@@ -7,7 +7,8 @@ import torch
 from monai.data import MetaTensor
 
 from vmfseg.transforms import slice_space_transforms
-from vmfseg.utils import VmfError, find_vmf_error
+from vmfseg.utils import VmfError
+from vmfseg.utils.errors import find_vmf_error
 
 
 def scan(shape=(60, 50, 5), spacing=(1.5, 1.5, 9.0)):

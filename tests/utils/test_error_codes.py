@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 import vmfseg
-from vmfseg.utils import EXIT_CODES, VmfError
+from vmfseg.utils import VmfError
 from vmfseg.utils.error_codes import ERROR_CODES, error_page
+from vmfseg.utils.errors import EXIT_CODES
 
 PACKAGE = Path(vmfseg.__file__).parent
 CODE = re.compile(r"VMF\d{3}")

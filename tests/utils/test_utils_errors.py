@@ -6,7 +6,8 @@ import pytest
 from monai.data import DataLoader, Dataset
 from torch.utils.data import DataLoader as TorchLoader
 
-from vmfseg.utils import EXIT_CODES, VmfError, find_vmf_error
+from vmfseg.utils import VmfError
+from vmfseg.utils.errors import EXIT_CODES, find_vmf_error
 
 FIELDS = {"subject": "a b.nii.gz", "rule": "the file is cut off", "found": "12 of 40 bytes", "fix": "copy it again"}
 COMBINATIONS = [

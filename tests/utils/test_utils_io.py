@@ -7,14 +7,17 @@ import resource
 import signal
 import stat
 import subprocess
+import tempfile
 import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from vmfseg.utils import VmfError, atomic_path, atomic_write, read_json, sha256_bytes, sha256_file, write_json
+from vmfseg.utils import VmfError, atomic_path, atomic_write, read_json, sha256_file, write_json
 from vmfseg.utils import io as io_module
+from vmfseg.utils.io import sha256_bytes
+from vmfseg.utils.locks import locked_folder
 
 
 def names(folder):
@@ -115,6 +118,19 @@ def test_what_cannot_be_written_is_a_refusal(tmp_path, make):
     assert caught.value.found in ("Not a directory", "File exists", "Is a directory")
 
 
+def test_a_folder_that_takes_no_new_file_is_a_refusal():
+    user = os.geteuid()
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o555)
+        os.seteuid(65534 if user == 0 else user)  # root may write everywhere
+        try:
+            with pytest.raises(VmfError, match="VMF502") as caught:
+                atomic_write(Path(name) / "a.txt", "new")
+        finally:
+            os.seteuid(user)
+    assert caught.value.found == "Permission denied"
+
+
 def test_an_input_that_the_block_cannot_read_is_not_blamed_on_the_output(tmp_path):
     with pytest.raises(FileNotFoundError), atomic_path(tmp_path / "out.txt"):
         Path("no/such/input.nii").read_bytes()
@@ -156,6 +172,30 @@ def test_a_file_larger_than_allowed_keeps_the_old_one(tmp_path):
     assert os.waitstatus_to_exitcode(in_child(limited)) == 0
     assert target.read_bytes() == b"old"
     assert names(tmp_path) == ["a.bin"]
+
+
+def test_a_full_disk_is_met_by_the_lock_which_leaves_nothing(tmp_path):
+    def limited():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+        try:
+            with locked_folder(tmp_path / "out"):
+                return 1
+        except VmfError as error:
+            return 0 if (error.code, error.subject) == ("VMF501", str(tmp_path / "out")) else 2
+
+    assert os.waitstatus_to_exitcode(in_child(limited)) == 0
+    assert names(tmp_path / "out") == []
+
+
+def test_a_lock_whose_owner_was_killed_is_taken_and_goes_with_the_work(tmp_path):
+    (tmp_path / ".lock").write_text("1")
+    with locked_folder(tmp_path):
+        assert (tmp_path / ".lock").read_text() == str(os.getpid())
+        with pytest.raises(VmfError, match=f"(?s)VMF504.*process {os.getpid()}"), locked_folder(tmp_path):
+            pass
+        assert (tmp_path / ".lock").exists(), "the lock of the first one stays"
+    assert names(tmp_path) == []
 
 
 def test_a_full_disk_keeps_the_old_file(tmp_path):

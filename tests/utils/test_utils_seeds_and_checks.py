@@ -7,18 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from vmfseg.utils import (
-    check_channels,
-    check_choice,
-    check_divisible,
-    check_finite,
-    check_positive,
-    derive_seed,
-    did_you_mean,
-    numpy_rng,
-    seeded,
-    torch_rng,
-)
+from vmfseg.utils import check_choice, derive_seed, did_you_mean, numpy_rng, seeded, torch_rng
+from vmfseg.utils.checks import check_channels, check_divisible, check_finite, check_positive
 
 # seeds ----------------------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from vmfseg.model import Model, Predictor
 from vmfseg.model.definitions import build
 from vmfseg.networks import VMFNet
 from vmfseg.phantom import make_phantom
-from vmfseg.visualize import SliceView
+from vmfseg.visualize.slice_views import SliceView
 
 LABELS = {0: "background", 1: "LV", 2: "MYO", 3: "RV"}
 DATA = {"dataset": "mnms", "target_domain": "D", "labeled_fraction": 0.5, "seed": 0}

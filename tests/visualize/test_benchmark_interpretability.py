@@ -68,13 +68,21 @@ def test_folders_are_named_by_their_bundle_or_by_the_user(script):
 def test_the_command_writes_all_tables(script, finished, tmp_path, monkeypatch, capsys):
     output = tmp_path / "results" / "i.md"
     arguments = [f"vMFNet={finished.bundle}", "--dataset_dir", str(finished.data), "--output", str(output)]
+    arguments += ["--reconstruction_iterations", "2"]
     monkeypatch.setattr("sys.argv", ["interpretability.py", *arguments])
     script.main()
     text = output.read_text(encoding="utf-8")
-    for title in ("Meaningful and homologous", "Tissues, labelled or not", "Content, style", "Compositional", "claims"):
+    for title in (
+        "What a representation is worth",
+        "Meaningful and homologous",
+        "Tissues, labelled or not",
+        "Content, style",
+        "Compositional",
+        "claims",
+    ):
         assert title in text
     results = json.loads(output.with_suffix(".json").read_text())
-    assert list(results) == ["vMFNet", "N1 random network", "N2 k-means"]
+    assert list(results) == ["vMFNet", "N1 random network", "N2 k-means", "N3 reconstruction"]
     assert results["vMFNet"]["segmentation_dice"] == pytest.approx(finished.scores.compute()["mean_dice"])
     assert all(len(entry["equivariance"]) == len(results["vMFNet"]["equivariance"]) for entry in results.values())
     assert str(tmp_path) not in text

@@ -4,7 +4,8 @@ import pytest
 
 from vmfseg.phantom.tissues import TISSUES
 from vmfseg.representation import ActivationSample
-from vmfseg.visualize import TISSUE_GROUPS, AnatomyTable, anatomy_table, draw_confusion, order_channels, png_bytes
+from vmfseg.visualize.activations import TISSUE_GROUPS, AnatomyTable, anatomy_table, draw_confusion, order_channels
+from vmfseg.visualize.figure_style import png_bytes
 
 
 def sample(kernels, size=8, stride=2, seed=0):

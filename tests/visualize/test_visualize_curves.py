@@ -2,7 +2,9 @@
 import numpy as np
 import pytest
 
-from vmfseg.visualize import draw_boxes, draw_history, png_bytes
+from vmfseg.visualize import draw_history
+from vmfseg.visualize.curves import draw_boxes
+from vmfseg.visualize.figure_style import png_bytes
 
 
 def epoch(number, loss, dice=None, **more):

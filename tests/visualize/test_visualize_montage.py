@@ -6,8 +6,9 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from vmfseg.visualize import ChannelLabel, draw_montage, png_bytes
-from vmfseg.visualize.figure_style import class_color, overlay, upright
+from vmfseg.visualize import draw_montage
+from vmfseg.visualize.activations import ChannelLabel
+from vmfseg.visualize.figure_style import class_color, overlay, png_bytes, upright
 
 LABELS = {0: "background", 1: "LV", 2: "MYO", 3: "RV"}
 

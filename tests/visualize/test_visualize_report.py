@@ -2,12 +2,17 @@
 import base64
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
+import nibabel as nib
+import numpy as np
 import pytest
 
+from vmfseg.transforms.spatial import slice_axis
 from vmfseg.utils import VmfError
-from vmfseg.visualize import build_report
+from vmfseg.visualize import build_report, view_volume
+from vmfseg.visualize.report_cases import add_pictures, scored_volumes
 from vmfseg.visualize.report_page import Page
 
 
@@ -189,3 +194,37 @@ def test_negative_cases_are_refused(copied):
 
 def test_a_page_with_nothing_is_still_a_page():
     assert Outline(Page(title="empty", lead="").render()).stack == []
+
+
+def test_labels_may_be_partial(finished):
+    """Two of three classes drawn, on some slices: pictures and kernels are shown, what nobody drew is not judged."""
+
+    def middle(row):
+        image = nib.load(finished.experiment.datalist.path(row.images[0]))
+        count = image.shape[slice_axis(image.affine, image.shape[:3])]
+        return count // 4, 3 * count // 4
+
+    def partial(rows):
+        return tuple(replace(row, annotated=(1, 2), slices="{}-{}".format(*middle(row))) for row in rows)
+
+    split = finished.experiment.split
+    parts = {name: partial(getattr(split, name)) for name in ("labeled", "validation", "target")}
+    experiment = replace(finished.experiment, split=replace(split, **parts))
+    page = Page(title="t", lead="l")
+    add_pictures(page, finished.predictor, experiment, scored_volumes(finished.scores.rows), 1)
+    assert len(page.cases) == 1
+    assert page.kernels
+    assert "nobody drew it beside the others: RV" in page.kernel_note
+    views = view_volume(finished.predictor, experiment.target[0])
+    first, last = middle(split.target[0])
+    drawn = [view.index for view in views if view.truth is not None]
+    assert drawn == list(range(drawn[0], drawn[0] + last - first + 1))
+    assert {view.annotated for view in views if view.truth is not None} == {(1, 2)}
+
+
+def test_a_class_that_nobody_drew_cannot_be_wrong(make_view):
+    view = make_view()
+    others = np.where(view.truth == 3, 0, view.truth)
+    partial = make_view(truth=others, annotated=(1, 2))
+    oracle = sum((view.pred == c) != (others == c) for c in (1, 2)).astype(bool).sum()
+    assert partial.wrong == oracle < make_view(truth=others).wrong

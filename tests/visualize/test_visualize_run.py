@@ -5,8 +5,7 @@ import json
 import pytest
 
 from vmfseg.utils import VmfError
-from vmfseg.visualize import open_run
-from vmfseg.visualize.run_files import read_scores, run_experiment
+from vmfseg.visualize.run_files import open_run, read_scores, run_experiment
 
 
 def test_scores_come_back_as_they_were_written(finished):

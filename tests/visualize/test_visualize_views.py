@@ -9,8 +9,8 @@ import torch
 from vmfseg.data import LoadVolumed
 from vmfseg.model import Predictor
 from vmfseg.transforms import slice_space_transforms
-from vmfseg.visualize import as_samples, view_volume, worst_slice
-from vmfseg.visualize.slice_views import tissue_file
+from vmfseg.visualize import view_volume
+from vmfseg.visualize.slice_views import as_samples, tissue_file, worst_slice
 
 
 def test_views_are_what_the_network_says_of_each_slice(finished):

@@ -21,6 +21,9 @@ _MAX_TOTAL = 2_000_000_000
 _MAX_MEMBERS = 10_000
 _MAX_RATIO = 200
 _HIDDEN = (".gitkeep", ".gitignore", ".gitattributes")
+_DAMAGED = (
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError, RuntimeError, NotImplementedError, EOFError, ValueError,
+)  # fmt: skip
 _SMALL = 1_000_000  # below this any ratio is harmless: empty texts compress well
 
 
@@ -66,6 +69,7 @@ def check_archive(path: StrPath) -> None:
     if len(members) > _MAX_MEMBERS:
         raise _refuse(path, f"an archive may have {_MAX_MEMBERS} members", str(len(members)))
     seen: dict[str, str] = {}
+    files: dict[str, str] = {}
     for member in members:
         name = member.filename
         problem = _name_problem(name) or _kind_problem(member)
@@ -75,9 +79,15 @@ def check_archive(path: StrPath) -> None:
         if folded in seen:
             raise _refuse(path, "two members would become one file", f"{seen[folded]}, {name}")
         seen[folded] = name
+        if not member.is_dir():
+            files[folded] = name
         if member.file_size > max(_SMALL, _MAX_RATIO * member.compress_size):
             found = f"{name}: {member.compress_size} bytes become {member.file_size}"
             raise _refuse(path, f"a member may grow {_MAX_RATIO}-fold", found)
+    for folded, name in seen.items():
+        above = next((str(p) for p in PurePosixPath(folded).parents if str(p) in files), None)
+        if above is not None:
+            raise _refuse(path, "a member must not be both a file and a folder", f"{files[above]}, {name}")
     total = sum(member.file_size for member in members)
     if total > _MAX_TOTAL:
         raise _refuse(path, f"an archive may unpack to {_MAX_TOTAL} bytes", str(total))
@@ -86,18 +96,24 @@ def check_archive(path: StrPath) -> None:
 def _unpack(archive: zipfile.ZipFile, member: zipfile.ZipInfo, root: Path, path: StrPath) -> None:
     """Write one member; a stream that is longer than the archive says is stopped."""
     left = member.file_size
+    with (
+        atomic_path(root / member.filename, overwrite=False) as target,
+        open(target, "wb") as sink,
+    ):
+        for chunk in _chunks(archive, member, path):
+            left -= len(chunk)
+            if left < 0:
+                raise _refuse(path, "a member is longer than the archive says", member.filename)
+            sink.write(chunk)
+
+
+def _chunks(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: StrPath) -> Iterator[bytes]:
+    """Yield the content of a member; whatever its decompressor says is a damaged archive."""
     try:
-        with (
-            atomic_path(root / member.filename, overwrite=False) as target,
-            archive.open(member) as source,
-            open(target, "wb") as sink,
-        ):
+        with archive.open(member) as source:
             while chunk := source.read(1 << 20):
-                left -= len(chunk)
-                if left < 0:
-                    raise _refuse(path, "a member is longer than the archive says", member.filename)
-                sink.write(chunk)
-    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, RuntimeError, NotImplementedError, EOFError) as error:
+                yield chunk
+    except _DAMAGED as error:
         raise _refuse(path, "a member cannot be unpacked", f"{member.filename}: {error}") from error
 
 
@@ -109,7 +125,8 @@ def _name_problem(name: str) -> str:
         return "a member must not lead out of the folder it is unpacked into"
     if any(part.startswith(".") for part in pure.parts[:-1]) or (pure.name[0] == "." and pure.name not in _HIDDEN):
         return "a member must not be hidden"
-    return "" if all(len(part.encode(errors="replace")) < 200 for part in pure.parts) else "a name must be short"
+    short = len(name) < 1000 and all(len(part.encode(errors="replace")) < 200 for part in pure.parts)
+    return "" if short else "a name must be short"
 
 
 def _kind_problem(member: zipfile.ZipInfo) -> str:

@@ -77,7 +77,8 @@ def compile_spec(name: str, spec: Mapping[str, Any]) -> dict[str, str]:
 
     Args:
         name: of the bundle.
-        spec: its ``fields``, and layers of ``configs`` and ``files`` where they are not the usual ones.
+        spec: its ``fields``, and layers of ``configs`` and ``files`` where they are not the usual ones; ``None`` for
+            a config that it does not have.
 
     Raises:
         VmfError: VMF303 for an unknown layer, VMF304 for a field without a value.
@@ -86,11 +87,14 @@ def compile_spec(name: str, spec: Mapping[str, Any]) -> dict[str, str]:
     fields = {**described.get("fields", {}), **spec.get("fields", {}), "BUNDLE": name}
     files: dict[str, str] = {}
     for target, layers in {**described["configs"], **spec.get("configs", {})}.items():
+        if layers is None:  # a config that this bundle does not have
+            continue
         names = [_fill(layer, fields, target) for layer in layers]
         merged = resolve_likes(merge_layers(*(_layer(layer) for layer in names)))
         merged = _fill(merged, fields, target)
         if target == "train.json":
             fields = {**_plain(merged.get("network_def", {})), **_plain(merged), **fields}
+            fields = {key: _fill(value, fields, target) for key, value in fields.items()}
         files[f"configs/{target}"] = format_json(merged) + "\n"
     for target, sources in {**described["files"], **spec.get("files", {})}.items():
         texts = [_text(_fill(source, fields, target)) for source in sources]

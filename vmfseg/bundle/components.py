@@ -18,8 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from monai.bundle.config_item import ComponentLocator
-
+from vmfseg.model.definitions import full_name
 from vmfseg.utils import VmfError, did_you_mean
 
 from .config import closure, entries, normalize_key, references
@@ -71,7 +70,9 @@ def config_findings(config: Mapping[str, Any], file: str = "", runs: Sequence[st
             fix="break the circle; what a trainer's handler needs of the trainer it gets when it is attached",
         )
     for place, value in closure(config, runs).items():
-        if isinstance(value, Mapping) and isinstance(value.get("_target_"), str) and not value.get("_disabled_"):
+        if not isinstance(value, Mapping) or str(value.get("_disabled_")).lower() == "true":
+            continue
+        if isinstance(value.get("_target_"), str):
             yield from _argument_findings(places, place, value, prefix)
 
 
@@ -218,10 +219,7 @@ def _find(target: str) -> Any:
     """Return the class or function of a target of a known package, or ``None``."""
     if not _TARGET.fullmatch(target):
         return None
-    if "." not in target:
-        module = _locator().get_component_module_name(target)
-        target = f"{module[0] if isinstance(module, list) else module}.{target}" if module else ""
-    found = _import(target)
+    found = _import(full_name(target))
     return found if callable(found) else None
 
 
@@ -248,11 +246,6 @@ def _import(name: str) -> Any:
         return pydoc.locate(name) if f"{name}.".startswith(_PACKAGES) else None
     except pydoc.ErrorDuringImport:
         return None
-
-
-@cache
-def _locator() -> Any:
-    return ComponentLocator()  # it reads all of MONAI once
 
 
 def _list(names: Iterable[Any]) -> str:

@@ -31,7 +31,7 @@ def describe_bundle(path: StrPath) -> dict[str, Any]:
     Returns:
         ``name``, ``version``, ``title``, ``task``, ``description``, ``labels``, ``input``, ``output``, ``settings``,
         ``model`` (``None`` if it is not trained), ``scores`` (mean Dice by unseen domain and class), ``findings`` (how
-        many of :func:`vmfseg.bundle.inspect_bundle`, by kind) and ``next`` (commands).
+        many of :func:`vmfseg.bundle.check.inspect_bundle`, by kind) and ``next`` (commands).
 
     Raises:
         VmfError: VMF318 if the folder is neither, VMF310 if its metadata and VMF331 if its manifest cannot be read.

@@ -1,19 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Refuse misspelt keys of overrides. MONAI's parser takes up unknown keys, and nothing ever reads them."""
+"""Refuse overrides before anything is built: misspelt keys, which MONAI's parser takes up silently, and bad values."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from vmfseg.data.sampling import BALANCES
 from vmfseg.utils import VmfError, did_you_mean
+from vmfseg.utils.checks import usable_device
 
 from .components import argument_names
 from .config import normalize_key, references
 
-__all__ = ["check_keys"]
+__all__ = ["check_keys", "check_knob", "check_knobs"]
 
 _MONAI_KEYS = frozenset({"imports", "initialize", "run", "finalize", "save_execute_config"})
+_MANY = 10**9
+#: Whole numbers: the least and the largest.
+_WHOLE = {
+    "max_iterations": (1, _MANY), "epoch_length": (1, _MANY), "max_epochs": (1, _MANY), "val_interval": (1, _MANY),
+    "pretraining_iterations": (0, _MANY), "batch_size": (1, 65536), "unlabeled_batch_size": (1, 65536),
+    "accumulation_steps": (1, 65536), "image_size": (8, 16384), "num_workers": (0, 256),
+    "calibration_slices": (0, _MANY), "seed": (-(2**63), 2**63 - 1),
+}  # fmt: skip
+#: Other numbers: above the first, up to the second.
+_REAL = {"learning_rate": (0.0, 1e30), "labeled_fraction": (0.0, 1.0)}
+_WORDS = {"protocol": ("clean", "paper"), "selection": ("best", "last"), "balanced": BALANCES}
 
 
 def check_keys(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
@@ -88,3 +102,55 @@ def _refuse(name: str, found: str = "", fix: str = "check the id against the con
 def _list(what: str, names: Iterable[str]) -> str:
     public = sorted(name for name in names if not name.startswith("_"))
     return f"{what}: {', '.join(public) or 'none'}"
+
+
+def check_knobs(config: Mapping[str, Any]) -> None:
+    """Refuse settings of a config that no training can use; references and expressions are left to the config.
+
+    Raises:
+        VmfError: VMF100.
+
+    Example:
+        >>> check_knobs({"max_iterations": -5})
+        Traceback (most recent call last):
+        vmfseg.utils.errors.VmfError: error VMF100: max_iterations must be a whole number from 1 to 1000000000
+          about  --max_iterations
+          found  -5
+          fix    give another value
+    """
+    for name, value in config.items():
+        if not (isinstance(value, str) and value.startswith(("$", "@", "%", "???"))):
+            check_knob(name, value)
+
+
+def check_knob(name: str, value: Any) -> None:
+    """Refuse one setting (VMF100); names that have no rule pass."""
+    rule, fix = "", "give another value"
+    if name in _WHOLE:
+        low, high = _WHOLE[name]
+        if not _is_number(value) or not low <= value <= high or value != int(value):
+            rule = f"a whole number from {low} to {high}"
+    elif name in _REAL:
+        above, most = _REAL[name]
+        if not _is_number(value) or not above < value <= most:
+            rule = f"a number above {above:g} and at most {most:g}"
+            fix = "write 5 % as 0.05" if name == "labeled_fraction" else fix
+    elif name in _WORDS and value not in _WORDS[name]:
+        rule, fix = f"one of {', '.join(_WORDS[name])}", did_you_mean(str(value), _WORDS[name]).strip() or fix
+    elif name == "device" and isinstance(value, str):
+        try:
+            usable_device(value)
+        except ValueError as error:
+            raise VmfError(
+                "VMF100", subject="--device", rule="the device must be there", found=str(error), fix="--device cpu"
+            ) from error
+    if rule:
+        raise VmfError("VMF100", subject=f"--{name}", rule=f"{name} must be {rule}", found=repr(value)[:80], fix=fix)
+
+
+def _is_number(value: Any) -> bool:
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and (isinstance(value, int) or math.isfinite(value))
+    )

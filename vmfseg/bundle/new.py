@@ -11,22 +11,26 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from vmfseg.utils import VmfError, check_choice, check_divisible, check_positive
-from vmfseg.utils.io import StrPath
+from vmfseg.utils import VmfError, check_choice
+from vmfseg.utils.checks import check_divisible, check_positive
+from vmfseg.utils.io import StrPath, refuse_existing
 
 from .compile import bundle_names, compile_bundle, compile_spec, described_bundles, format_json, write_files
 from .config import read_config
 
-__all__ = ["METHODS", "Recipe", "compiled_files", "new_bundle"]
+__all__ = ["DEFAULT_BATCH", "DEFAULT_WIDTH", "METHODS", "Recipe", "compiled_files", "new_bundle", "widths_of"]
 
 #: Methods that a new bundle can have.
-METHODS = ("unsupervised", "vmfnet", "vmfpseudo", "vmfweak", "weak")
+METHODS = ("dgnet", "lddg", "saml", "sdnet", "unet", "unsupervised", "vmfnet", "vmfpseudo", "vmfweak", "weak")
+#: Channels of the finest level and slices in a batch, as in the packaged bundles.
+DEFAULT_WIDTH, DEFAULT_BATCH = 16, 4
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,60}")
 #: Names go into configs, where quotes, braces, $, @ and % would mean something.
 _WORD = re.compile(r"\w[\w .+()-]{0,60}")
 _HALVED = 16
 _MAX_SIZE = 4096
 _MAX_LABELS = 254
+_MAX_WIDTH, _MAX_BATCH = 256, 1024
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,8 @@ class Recipe:
         method: one of :data:`METHODS`.
         target_domain: the domain that is left out and judged, or nothing.
         labeled_fraction: of the labelled subjects, which part is used with its labels.
+        width: channels of the finest level of the network, see :func:`widths_of`.
+        batch_size: slices in a batch, labelled and unlabelled ones alike.
 
     Raises:
         ValueError: for a value that cannot work.
@@ -51,6 +57,8 @@ class Recipe:
     method: str = "vmfnet"
     target_domain: str = ""
     labeled_fraction: float = 1.0
+    width: int = DEFAULT_WIDTH
+    batch_size: int = DEFAULT_BATCH
 
     def __post_init__(self) -> None:
         names = list(self.labels) if isinstance(self.labels, list | tuple) else []
@@ -64,6 +72,9 @@ class Recipe:
         if type(self.size) is not int or not 0 < self.size <= _MAX_SIZE:
             raise ValueError(f"size must be a whole number up to {_MAX_SIZE}, got {self.size!r}. Use for instance 160.")
         check_divisible("size", (self.size, self.size), _HALVED, "the encoder halves it four times")
+        for key, most in (("width", _MAX_WIDTH), ("batch_size", _MAX_BATCH)):
+            if type(getattr(self, key)) is not int or not 0 < getattr(self, key) <= most:
+                raise ValueError(f"{key} must be a whole number up to {most}, got {getattr(self, key)!r}. Use 16 or 4.")
         check_choice("method", self.method, METHODS)
         if not isinstance(self.target_domain, str) or (self.target_domain and not _WORD.fullmatch(self.target_domain)):
             raise ValueError(f"target_domain must be a plain word, got {self.target_domain!r}. Use for instance siteC.")
@@ -88,12 +99,28 @@ class Recipe:
             "OWN_SIZE": self.size,
             "OWN_TARGET": self.target_domain,
             "OWN_FRACTION": float(self.labeled_fraction),
+            "WIDTHS": list(widths_of(self.width)),
+            "HIDDEN": self.width,
+            "BATCH": self.batch_size,
+            "COMPACT": None,
             "CHANNEL_DEF": {str(value): label for value, label in enumerate(["background", *self.labels])},
         }
         files = compile_spec(name, {**like, "fields": fields})
-        metadata = {**json.loads(files["configs/metadata.json"]), "vmfseg": asdict(self)}
+        usual = {"width": DEFAULT_WIDTH, "batch_size": DEFAULT_BATCH}  # left out, as in bundles of older versions
+        recipe = {key: value for key, value in asdict(self).items() if usual.get(key) != value}
+        metadata = {**json.loads(files["configs/metadata.json"]), "vmfseg": recipe}
         files["configs/metadata.json"] = format_json(metadata) + "\n"
         return files
+
+
+def widths_of(width: int) -> tuple[int, ...]:
+    """Return the channels of all levels of the encoder: doubled three times, as in the paper, which starts with 64.
+
+    Example:
+        >>> widths_of(64)
+        (64, 128, 256, 512, 512)
+    """
+    return width, 2 * width, 4 * width, 8 * width, 8 * width
 
 
 def new_bundle(
@@ -103,10 +130,8 @@ def new_bundle(
     spacing: float,
     size: int,
     *,
-    method: str = "vmfnet",
-    target_domain: str = "",
-    labeled_fraction: float = 1.0,
     overwrite: bool = False,
+    **settings: Any,
 ) -> list[Path]:
     """Write a bundle for a folder of scans with a table (see :class:`vmfseg.data.FolderDataset`).
 
@@ -116,10 +141,8 @@ def new_bundle(
         labels: names of the classes 1, 2, ... in the masks.
         spacing: in-plane spacing of the network's slices in mm; that of your finest scanner is a good start.
         size: in-plane size of the slices in pixels, a multiple of 16; ``size * spacing`` mm must hold the organ.
-        method: one of :data:`METHODS`.
-        target_domain: the domain that is left out and judged; can be given at the training instead.
-        labeled_fraction: of the labelled subjects, which part is used with its labels.
         overwrite: replace files of a bundle that is there.
+        **settings: ``method``, ``target_domain`` and what else a :class:`Recipe` takes.
 
     Returns:
         The files.
@@ -134,13 +157,9 @@ def new_bundle(
         >>> sorted(path.name for path in files if path.suffix == ".json")
         ['evaluate.json', 'inference.json', 'metadata.json', 'multi_gpu_train.json', 'paper.json', 'train.json']
     """
-    names = [str(label).strip() for label in labels]
-    files = Recipe(names, spacing, size, method, target_domain, labeled_fraction).compile(name)
+    files = Recipe([str(label).strip() for label in labels], spacing, size, **settings).compile(name)
     root = Path(folder) / name
-    if root.exists() and not overwrite:
-        raise VmfError(
-            "VMF503", subject=str(root), rule="the output exists already", fix="pass --overwrite or choose another name"
-        )
+    refuse_existing([root], overwrite)
     return write_files(files, root)
 
 

@@ -13,11 +13,13 @@ from typing import Any
 
 from monai.bundle.utils import DEFAULT_EXP_MGMT_SETTINGS
 
+from vmfseg.model.shelves import on_shelf
 from vmfseg.threads import restart_calmly
-from vmfseg.utils import VmfError, find_vmf_error
+from vmfseg.utils import VmfError
+from vmfseg.utils.errors import find_vmf_error
 
 from .config import overlay, read_config
-from .keys import check_keys
+from .keys import check_keys, check_knobs
 
 __all__ = ["check_command_line", "explain_errors", "find_root", "start_run"]
 
@@ -31,8 +33,8 @@ def find_root(name: str) -> str:
     """Return the folder of bundle ``name``.
 
     Looked at in this order: the folder of the config on the command line of MONAI; the current folder; the import path,
-    where MONAI puts the folder of a bundle when it runs it; ``bundles/<name>`` below the current folder. A folder
-    counts when its ``configs/metadata.json`` carries the name.
+    where MONAI puts the folder of a bundle when it runs it; the bundles of :mod:`vmfseg.model.shelves`. A folder counts
+    when its ``configs/metadata.json`` carries the name.
 
     Args:
         name: the entry ``bundle`` of ``configs/metadata.json``.
@@ -42,7 +44,8 @@ def find_root(name: str) -> str:
     """
     given = [Path(file).absolute().parent.parent for file in _config_files(sys.argv[1:])] if _is_monai() else []
     known = [Path(entry) for entry in sys.path if entry]
-    for folder in (*given, Path.cwd(), *known, Path("bundles") / name):
+    named = on_shelf(name)
+    for folder in (*given, Path.cwd(), *known, *([] if named is None else [named])):
         try:
             found = read_config(folder / "configs" / "metadata.json").get("bundle")
         except VmfError:
@@ -80,7 +83,8 @@ def check_command_line(words: Sequence[str]) -> None:
         words: of the command line, ``--key value`` or ``--key=value``.
 
     Raises:
-        VmfError: VMF110 with the nearest key; VMF310 and VMF319 for files that cannot be read or laid over each other.
+        VmfError: VMF100 a setting out of its range; VMF110 with the nearest key; VMF310 and VMF319 for files that
+            cannot be read or laid over each other.
     """
     options, files = dict(_options(words)), _config_files(words)
     if files and all(Path(file).is_file() for file in files):
@@ -89,6 +93,7 @@ def check_command_line(words: Sequence[str]) -> None:
             known |= DEFAULT_EXP_MGMT_SETTINGS[options["tracking"]]["configs"]
         keys: dict[str, Any] = {key: value for key, value in options.items() if key not in _MONAI_OPTIONS}
         check_keys(known, keys)
+        check_knobs({key: _plain(value) for key, value in keys.items()})
 
 
 def explain_errors() -> None:
@@ -122,6 +127,13 @@ def _config_files(words: Sequence[str]) -> list[str]:
     except (SyntaxError, ValueError):
         return []
     return [file for file in files if isinstance(file, str) and file]
+
+
+def _plain(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return text
 
 
 def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:

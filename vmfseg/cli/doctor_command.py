@@ -3,14 +3,9 @@
 
 from __future__ import annotations
 
-import json
-
 import typer
-from rich.markup import escape
 
-from vmfseg.cli.terminal import AsJson, print_line, print_table
-from vmfseg.data.experiment import cache_folder
-from vmfseg.utils.machine import inspect_machine
+from vmfseg.cli.terminal import AsJson, print_json, print_line, print_table
 
 __all__ = ["doctor"]
 
@@ -26,9 +21,12 @@ def doctor(as_json: AsJson = False) -> None:
     Example:
       vmfseg doctor
     """
+    from vmfseg.data.experiment import cache_folder
+    from vmfseg.utils.machine import inspect_machine
+
     report = inspect_machine(cache_folder())
     if as_json:
-        typer.echo(json.dumps(report, indent=2, ensure_ascii=False))
+        print_json(report)
     else:
         print_table(("", "", ""), [_row(check) for check in report["checks"]])
         bad = [check["name"] for check in report["checks"] if check["status"] == "bad"]
@@ -38,5 +36,7 @@ def doctor(as_json: AsJson = False) -> None:
 
 
 def _row(check: dict[str, str]) -> tuple[str, str, str]:
+    from rich.markup import escape
+
     color, text = _COLORS[check["status"]], check["found"] + (f" ({check['fix']})" if check["fix"] else "")
     return f"[{color}]{check['status']}[/{color}]", escape(check["name"]), escape(text)

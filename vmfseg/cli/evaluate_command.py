@@ -3,31 +3,27 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import nibabel as nib
-import numpy as np
 import typer
-from rich.console import Console
-from rich.progress import track
 
-from vmfseg.cli.terminal import AsJson, Overwrite
-from vmfseg.data.geometry import FAIL_VOXELS, WARN_VOXELS, align_grid, corner_distance, describe_grid, voxel_sizes
-from vmfseg.data.reader import read_volume
-from vmfseg.data.volume import Volume
-from vmfseg.metrics import Case, SegmentationScores, check_outputs, format_table, write_metrics
-from vmfseg.metrics.pairing import FilePair, Pairing, SubjectInfo, pair_files, read_domains
-from vmfseg.utils import VmfError, check_choice, did_you_mean, read_json
+from vmfseg.cli.terminal import AsJson, Overwrite, echo, print_json
+from vmfseg.utils import VmfError, check_choice, read_json
+
+if TYPE_CHECKING:
+    from vmfseg.data.volume import Volume
+    from vmfseg.metrics import Case, SegmentationScores
+    from vmfseg.metrics.pairing import FilePair, Pairing, SubjectInfo
 
 __all__ = ["evaluate", "evaluate_folders"]
 
 StrPath = str | os.PathLike[str]
+_MANY_VALUES = 64  # different values of a map whose classes have no names
 
 
 def evaluate_folders(
@@ -59,6 +55,12 @@ def evaluate_folders(
         VmfError: VMF160 to VMF163 arguments and tables, VMF270 label values without a name, VMF273 and VMF277 maps on
             different grids, VMF298 and VMF299 names that do not pair, and all of the reader.
     """
+    from rich.console import Console
+    from rich.progress import track
+
+    from vmfseg.metrics import SegmentationScores
+    from vmfseg.metrics.pairing import pair_files
+
     found = pair_files(predictions, truths)
     pairs = [*found.pairs, *(found.without_pred if count_missing else ())]
     if domains is not None:
@@ -70,7 +72,7 @@ def evaluate_folders(
         info = (domains or {}).get(pair.subject)
         annotated = None if info is None else _annotated(info, pair.subject, scores.labels)
         for case in _load(pair, info, warnings):
-            _score(scores, replace(case, annotated=annotated), pair)
+            _score(scores, replace(case, annotated=annotated, slices=_slices_of(info, pair, scores.labels)), pair)
     return scores, _inputs(predictions, truths, pairs, found, count_missing, warnings)
 
 
@@ -89,7 +91,8 @@ def evaluate(
     ] = None,
     classes: Annotated[str | None, typer.Option(help="Class names of the labels 1, 2, ...: LV,MYO,RV.")] = None,
     domains: Annotated[
-        Path | None, typer.Option(help="CSV: subject, domain [, ED, ES (frames), annotated (classes)]; M&Ms' will do.")
+        Path | None,
+        typer.Option(help="CSV: subject, domain [, ED, ES, annotated, slices]; a datalist.csv or M&Ms' will do."),
     ] = None,
     protocol: Annotated[str, typer.Option(help="clean, or paper to add the reference code's figures.")] = "clean",
     count_missing: Annotated[
@@ -101,7 +104,8 @@ def evaluate(
     r"""Score predicted label maps against the truth: Dice, HD, HD95 and ASSD in mm, volumes, ejection fraction.
 
     Files are paired by name; suffixes and endings like _pred or _gt do not count.
-    Names that end in _ED or _ES are the phases of a subject.
+    Names that end in _ED or _ES are the phases of a subject. Folders below are
+    searched where a folder holds no label map itself.
     Both maps must lie on the same grid; nothing is resampled.
     Missed or spurious: Dice 0, distance = image diagonal. Absent in both: excluded.
 
@@ -109,7 +113,13 @@ def evaluate(
     Examples:
       vmfseg evaluate labels/ truth/ -o scores/ --classes LV,MYO,RV
       vmfseg evaluate labels/ truth/ -o scores/ --domains vendors.csv --json
+      vmfseg evaluate labels/ ~/mine -o scores/ --domains ~/mine/datalist.csv
     """
+    from vmfseg.metrics import write_metrics
+    from vmfseg.metrics.pairing import read_domains
+    from vmfseg.metrics.reports import check_outputs
+    from vmfseg.metrics.tables import format_table
+
     check_choice("protocol", protocol, ("clean", "paper"))
     if labels is not None and classes is not None:
         raise VmfError("VMF162", subject="--labels, --classes", rule="give one of the two", fix="drop one")
@@ -127,15 +137,22 @@ def evaluate(
     summary = {**scores.compute(), "inputs": inputs}
     paths = write_metrics(output, scores.rows, summary, overwrite=overwrite)
     for line in inputs["warnings"]:
-        typer.echo(f"warning: {line}", err=True)
+        echo(f"warning: {line}", err=True)
     if as_json:
-        typer.echo(json.dumps(summary, indent=2, ensure_ascii=False, allow_nan=False))
+        print_json(summary)
         return
     typer.echo(format_table(summary, plain=not sys.stdout.isatty()))
-    typer.echo(f"written: {paths[0]}, {paths[1]}")
+    echo(f"written: {paths[0]}, {paths[1]}")
 
 
 def _load(pair: FilePair, info: SubjectInfo | None, warnings: list[str]) -> Iterator[Case]:
+    import numpy as np
+
+    from vmfseg.data.geometry import voxel_sizes
+    from vmfseg.data.reader import read_volume
+    from vmfseg.metrics import Case
+    from vmfseg.transforms.spatial import slice_axis
+
     truth = read_volume(pair.truth, kind="label")
     if pair.pred is None:
         pred = np.zeros_like(truth.array)
@@ -143,8 +160,9 @@ def _load(pair: FilePair, info: SubjectInfo | None, warnings: list[str]) -> Iter
         pred = _on_grid_of(truth, read_volume(pair.pred, kind="label"), warnings)
     spacing = [float(size) for size in voxel_sizes(truth.affine)]
     domain = "all" if info is None else info.domain
+    axis = slice_axis(truth.affine, truth.array.shape[:3])
     if truth.array.ndim == 3:
-        yield Case(pred, truth.array, spacing, pair.subject, domain, pair.phase)
+        yield Case(pred, truth.array, spacing, pair.subject, domain, pair.phase, slice_axis=axis)
         return
     phases = {frame: phase for phase, frame in (info.frames if info else ())}
     drawn = [frame for frame in range(truth.array.shape[3]) if truth.array[..., frame].any()]
@@ -161,11 +179,16 @@ def _load(pair: FilePair, info: SubjectInfo | None, warnings: list[str]) -> Iter
         count = truth.array.shape[3]
         warnings.append(f"{pair.truth.name}: {len(drawn)} of {count} frames have a truth; the others are not scored")
     for frame in chosen:
-        yield Case(pred[..., frame], truth.array[..., frame], spacing, pair.subject, domain, phases.get(frame), frame)
+        maps = pred[..., frame], truth.array[..., frame]
+        yield Case(*maps, spacing, pair.subject, domain, phases.get(frame), frame, slice_axis=axis)
 
 
 def _on_grid_of(truth: Volume, pred: Volume, warnings: list[str]) -> Any:
     """Return the prediction's array with the axes of the truth, or refuse a prediction on another grid."""
+    import nibabel as nib
+
+    from vmfseg.data.geometry import FAIL_VOXELS, WARN_VOXELS, align_grid, corner_distance, describe_grid
+
     warnings.extend(str(finding) for volume in (truth, pred) for finding in volume.findings)
     grids = f"{describe_grid(pred.affine, pred.array.shape)} against {describe_grid(truth.affine, truth.array.shape)}"
     affine, shape, ornt = align_grid(truth.affine, pred.affine, pred.array.shape)
@@ -194,20 +217,8 @@ def _on_grid_of(truth: Volume, pred: Volume, warnings: list[str]) -> Any:
 
 
 def _score(scores: SegmentationScores, case: Case, pair: FilePair) -> None:
-    order = np.argsort(case.spacing)
-    thick = case.spacing[order[2]] >= 1.5 * case.spacing[order[1]]
     try:
-        scores.update(
-            case.pred,
-            case.truth,
-            case.spacing,
-            case.subject,
-            case.domain,
-            case.phase,
-            case.annotated,
-            case.frame,
-            slice_axis=int(order[2]) if thick else 2,
-        )
+        scores.update(**vars(case))
     except ValueError as error:
         raise VmfError(
             "VMF270",
@@ -231,28 +242,52 @@ def _check_domains(pairs: Sequence[FilePair], domains: Mapping[str, SubjectInfo]
 
 
 def _annotated(info: SubjectInfo, subject: str, labels: Mapping[int, str]) -> list[int] | None:
-    if info.annotated is None:
+    from vmfseg.transforms.annotation import parse_annotated
+
+    try:
+        return parse_annotated(info.annotated, labels)
+    except ValueError as error:
+        raise _bad_cell("annotated must hold names or values of classes", subject, error) from error
+
+
+def _slices_of(info: SubjectInfo | None, pair: FilePair, labels: Mapping[int, str]) -> str | None:
+    """Return the annotated slices of a case by class number, or ``None`` for all."""
+    from vmfseg.transforms.annotation import parse_annotated, parse_slices, slices_text
+
+    if info is None or info.slices is None:
         return None
-    values = {**{name: label for label, name in labels.items()}, **{str(label): label for label in labels}}
-    unknown = [word for word in info.annotated if word not in values]
-    if unknown:
-        raise VmfError(
-            "VMF161",
-            subject="--domains",
-            rule="annotated must hold names or values of classes",
-            found=f"{subject}: {unknown[0]}",
-            fix=f"the classes are {', '.join(labels.values())}.{did_you_mean(unknown[0], labels.values())}",
-        )
-    return [values[word] for word in info.annotated]
+    try:
+        known = parse_annotated(info.annotated, labels)
+        return slices_text(parse_slices(info.slices, labels, labels if known is None else known))
+    except ValueError as error:
+        raise _bad_cell("slices must list annotated slices", pair.subject, error) from error
+
+
+def _bad_cell(rule: str, subject: str, error: ValueError) -> VmfError:
+    fix = "write classes as 1;2 or by name, slices as 2-13"
+    return VmfError("VMF161", subject="--domains", rule=rule, found=f"{subject}: {error}", fix=fix)
 
 
 def _default_labels(truths: StrPath, pairs: Sequence[FilePair]) -> dict[int, str]:
+    import numpy as np
+
+    from vmfseg.data.reader import read_volume
+
     beside = Path(truths) / "labels.json"
     if beside.is_file():
         return _read_labels(beside)
     values: set[int] = set()
     for path in [path for pair in pairs for path in (pair.pred, pair.truth) if path is not None]:
-        values |= {int(value) for value in np.unique(read_volume(path, kind="label").array)}
+        found = [int(value) for value in np.unique(read_volume(path, kind="label").array)]
+        if found[0] < 0 or len(found) > _MANY_VALUES:
+            raise VmfError(
+                "VMF270",
+                subject=str(path),
+                rule="a label map must hold class numbers from 0 on",
+                found=f"{len(found)} different values from {found[0]} to {found[-1]}; is it the scan?",
+                fix="give the label map; if it has so many classes, name them by --labels",
+            )
+        values |= set(found)
     return {value: str(value) for value in sorted(values - {0})} or {1: "1"}
 
 

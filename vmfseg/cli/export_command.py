@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vmfseg.bundle.vendor import vendor_bundle
-from vmfseg.cli.terminal import AsJson, Bundle, Checkpoint, Overwrite, Trust
-from vmfseg.export.exporter import ExportReport, export_bundle
+from vmfseg.cli.terminal import AsJson, Bundle, Checkpoint, Overwrite, Trust, echo, print_json
+
+if TYPE_CHECKING:
+    from vmfseg.export.exporter import ExportReport
 
 __all__ = ["export"]
 
@@ -41,14 +41,21 @@ def export(
       vmfseg export vmfnet_mnms --to torchscript -o heart.ts
       vmfseg export vmfnet_mnms --vendored -o zoo/
     """
+    from vmfseg.bundle.package import vendor_bundle
+    from vmfseg.export.exporter import export_bundle
+
     if vendored:
         if output is None:
             raise ValueError("--vendored must have a folder to write to, got none. Give it by -o.")
         place = vendor_bundle(bundle, output, overwrite=overwrite)
-        typer.echo(json.dumps({"path": str(place)}, indent=2) if as_json else f"written: {place}")
-        return
-    report = export_bundle(bundle, to, output, int8=int8, checkpoint=checkpoint, overwrite=overwrite, trust=trust)
-    typer.echo(json.dumps(asdict(report), indent=2) if as_json else _text(report))
+        about, text = {"path": str(place)}, f"written: {place}"
+    else:
+        report = export_bundle(bundle, to, output, int8=int8, checkpoint=checkpoint, overwrite=overwrite, trust=trust)
+        about, text = asdict(report), _text(report)
+    if as_json:
+        print_json(about)
+    else:
+        echo(text)
 
 
 def _text(report: ExportReport) -> str:

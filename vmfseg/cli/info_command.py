@@ -3,16 +3,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import typer
-from rich.markup import escape
-
-from vmfseg.bundle.describe import describe_bundle
-from vmfseg.cli.terminal import AsJson, Bundle, print_table
-from vmfseg.model.artifact import find_bundle
+from vmfseg.cli.terminal import AsJson, Bundle, print_json, print_table
 
 __all__ = ["info"]
 
@@ -25,9 +19,14 @@ def info(bundle: Bundle, as_json: AsJson = False) -> None:
       vmfseg info vmfnet_mnms
       vmfseg info runs/mine --json
     """
+    from rich.markup import escape
+
+    from vmfseg.bundle.describe import describe_bundle
+    from vmfseg.model.artifact import find_bundle
+
     about = describe_bundle(find_bundle(bundle))
     if as_json:
-        typer.echo(json.dumps(about, indent=2, ensure_ascii=False))
+        print_json(about)
     else:
         print_table(("", ""), [(name, escape(text)) for name, text in _rows(about) if text])
 

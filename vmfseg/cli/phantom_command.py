@@ -8,12 +8,9 @@ from typing import Annotated
 
 import typer
 
-from vmfseg.cli.terminal import Overwrite, progress_bar
-from vmfseg.phantom import PhantomDefaults, make_phantom, save_montage
+from vmfseg.cli.terminal import Overwrite, echo, progress_bar
 
 __all__ = ["phantom"]
-
-_DEFAULTS = PhantomDefaults()
 
 
 def phantom(
@@ -21,22 +18,20 @@ def phantom(
     dataset: Annotated[
         str, typer.Option(help="mnms: beating hearts, vendors A to D. scgm: cords, sites 1 to 4.")
     ] = "mnms",
-    subjects: Annotated[
-        int, typer.Option(help="Number of subjects, spread over the scanners in turn.")
-    ] = _DEFAULTS.subjects,
+    subjects: Annotated[int, typer.Option(help="Number of subjects, spread over the scanners in turn.")] = 24,
     seed: Annotated[int, typer.Option(help="Seed; a subject depends on it and on its number only.")] = 0,
-    frames: Annotated[int, typer.Option(help="Frames of a cine (hearts).")] = _DEFAULTS.frames,
+    frames: Annotated[int, typer.Option(help="Frames of a cine (hearts).")] = 8,
     size: Annotated[
         int | None,
         typer.Option(
             help="Largest in-plane matrix over the same field of view (default: the protocol's own).",
             show_default=False,
         ),
-    ] = _DEFAULTS.size,
+    ] = None,
     montage: Annotated[
         Path | None, typer.Option(help="Draw a picture (PNG) with a row per scanner.", show_default=False)
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = _DEFAULTS.workers,
+    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
     overwrite: Overwrite = False,
 ) -> None:
     r"""Make a phantom data set with scanners from physics, and the true tissue of every voxel beside it.
@@ -50,15 +45,17 @@ def phantom(
       vmfseg phantom hearts --subjects 24 --montage hearts.png
       vmfseg phantom cords --dataset scgm --seed 3
     """
+    from vmfseg.phantom import make_phantom, save_montage
+
     with progress_bar("phantom", "subjects") as bar:
         task = bar.add_task("phantom", total=subjects)
 
         def report(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)
             if bar.disable and (done == total or done % max(1, total // 10) == 0):
-                typer.echo(f"phantom: {done}/{total} subjects", err=True)
+                echo(f"phantom: {done}/{total} subjects", err=True)
 
         folder = make_phantom(out, dataset, subjects, seed, size, frames, overwrite, report, workers)
-    typer.echo(f"{folder}: {subjects} subjects, layout {dataset}, seed {seed}")
+    echo(f"{folder}: {subjects} subjects, layout {dataset}, seed {seed}")
     if montage is not None:
-        typer.echo(f"{save_montage(folder, montage)}: one row per scanner")
+        echo(f"{save_montage(folder, montage)}: one row per scanner")

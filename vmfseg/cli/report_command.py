@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from vmfseg.cli.terminal import Checkpoint, Overwrite, Trust
-from vmfseg.visualize.report import build_report
+from vmfseg.cli.terminal import Checkpoint, Overwrite, Trust, echo
 
 __all__ = ["report"]
 
@@ -19,7 +18,7 @@ def report(
         Path,
         typer.Argument(
             metavar="BUNDLE",
-            help="Bundle or run folder, a name below ./bundles, or a folder that vmfseg evaluate wrote.",
+            help="Bundle or run folder, the name of a bundle, or a folder that vmfseg evaluate wrote.",
             show_default=False,
         ),
     ],
@@ -46,7 +45,9 @@ def report(
       vmfseg report runs/kappa20 --cases 8
       vmfseg report scores/ --checkpoint runs/kappa20 --dataset_dir ~/MnMs
     """
+    from vmfseg.visualize.report import build_report
+
     path = build_report(
         run, output, dataset_dir=dataset_dir, checkpoint=checkpoint, cases=cases, overwrite=overwrite, trust=trust
     )
-    typer.echo(f"report: {path}")
+    echo(f"report: {path}")

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import json
+import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from vmfseg.cli.terminal import (
     AsJson,
@@ -18,15 +17,17 @@ from vmfseg.cli.terminal import (
     Device,
     Overwrite,
     Trust,
+    print_json,
     print_line,
     print_table,
     progress_bar,
 )
-from vmfseg.model.inputs import Job, plan_jobs
-from vmfseg.model.predictor import Predictor
-from vmfseg.model.segment import SegmentOptions, SegmentResult, segment_files
 from vmfseg.utils import VmfError, check_choice
-from vmfseg.visualize.overlay import draw_overlay
+
+if TYPE_CHECKING:
+    from vmfseg.model.inputs import Job
+    from vmfseg.model.predictor import Predictor
+    from vmfseg.model.segment import SegmentOptions, SegmentResult
 
 __all__ = ["segment"]
 
@@ -48,10 +49,18 @@ def segment(
         Path, typer.Option("-o", "--output", help="Folder; for one image also a .nii.gz file.", show_default=False)
     ],
     frames: Annotated[str | None, typer.Option(help="Of a cine: ED,ES or numbers like 0,5; default all.")] = None,
-    probabilities: Annotated[bool, typer.Option("--probabilities", help="Write class probabilities too.")] = False,
+    probabilities: Annotated[bool, typer.Option("--probabilities", help="Write calibrated probabilities too.")] = False,
+    dicom_seg: Annotated[
+        bool, typer.Option("--dicom-seg", help="Write DICOM SEG for DICOM input too (needs vmfseg\\[dicom]).")
+    ] = False,
+    mesh: Annotated[
+        str | None,
+        typer.Option(metavar="stl", help="Write a surface of each structure, mm in LPS (needs vmfseg\\[mesh])."),
+    ] = None,
+    box: Annotated[bool, typer.Option("--box", help="Write the box around what was found too, in voxels.")] = False,
     activations: Annotated[bool, typer.Option("--activations", help="Write the maps of all kernels too.")] = False,
     overlay: Annotated[
-        str | None, typer.Option(metavar="png", help="Write a picture of the labels on the slices too.")
+        str | None, typer.Option(metavar="png", help="Write a picture of the outlines on the slices too.")
     ] = None,
     backend: Annotated[
         str, typer.Option(help="torch, or onnx, openvino, openvino-int8 after vmfseg export.")
@@ -77,21 +86,45 @@ def segment(
 ) -> None:
     r"""Segment scans; label maps have the grid and header of their scan.
 
-    NAME_quality.json holds the predicted Dice and a green/amber/red flag.
+    NAME_quality.json holds the predicted Dice and a green/amber/red flag;
+    summary.csv and summary.html have a row for each scan of the output folder.
+    The organ is searched in the whole field of view.
     A bad file does not stop the others; the exit code is 3 if there was one.
 
     \b
     Examples:
       vmfseg segment vmfnet_mnms scan.nii.gz -o labels/
       vmfseg segment vmfnet_mnms cines/ -o labels/ --frames ED,ES --overlay png
+      vmfseg segment vmfnet_mnms study/series7/ -o labels/ --dicom-seg --mesh stl
       vmfseg segment vmfnet_mnms "study/*/*.mha" -o labels/ --backend openvino
       vmfseg segment runs/mine "t1.nii.gz;t2.nii.gz" -o labels/
     """
+    from vmfseg.data.volume import ReadRules
+    from vmfseg.export.dicom_seg import SEG_NAMES, dicom_segs, require_dicom
+    from vmfseg.export.mesh import mesh_names, stl_meshes
+    from vmfseg.model.foreground_box import BOX_NAMES, box_files
+    from vmfseg.model.inputs import plan_jobs
+    from vmfseg.model.predictor import Predictor
+    from vmfseg.model.segment import Extra, SegmentOptions
+    from vmfseg.utils.packages import require_package
+    from vmfseg.visualize.overlay import draw_overlay
+    from vmfseg.visualize.summary_table import check_summary, write_summary
+
     if overlay is not None:
         check_choice("--overlay", overlay, ("png",))
     if prefer is not None:
         check_choice("--prefer", prefer, ("sform", "qform"))
+    if mesh is not None:
+        check_choice("--mesh", mesh, ("stl",))
+        require_package("skimage.measure")
+    rules: dict[str, Any] = {"allow_shear": allow_shear, "nan_to": nan_to, "prefer": prefer}
+    ReadRules(**rules)  # what no file could be read with is refused before any
     jobs = plan_jobs(inputs, output)
+    if dicom_seg:
+        require_dicom([job.sources[0] for job in jobs])
+    folder = Path(output).expanduser() if jobs[0].output != Path(output).expanduser() else None
+    if folder is not None:
+        check_summary(folder, overwrite)
     predictor = Predictor.from_bundle(
         bundle, device, backend, checkpoint=checkpoint, batch_size=batch_size, trust=trust
     )  # fmt: skip
@@ -102,15 +135,27 @@ def segment(
         probabilities=probabilities,
         activations=activations and predictor.has_kernels,
         overlay=None if overlay is None else draw_overlay,
+        extras=tuple(
+            extra
+            for extra, asked in (
+                (Extra(SEG_NAMES, dicom_segs), dicom_seg),
+                (Extra(BOX_NAMES, box_files), box),
+                (Extra(mesh_names(predictor.labels), stl_meshes), mesh is not None),
+            )
+            if asked
+        ),
         overwrite=overwrite,
         skip_existing=skip_existing,
-        rules={"allow_shear": allow_shear, "nan_to": nan_to, "prefer": prefer},
+        rules=rules,
     )
     results = _with_progress(predictor, jobs, options, quiet=as_json)
     left = jobs[len(results) :]
+    if folder is not None and any(result.status != "failed" for result in results):
+        failed = {r.image: f"{r.error['code']}: {r.error['rule']}. {r.error['found']}" for r in results if r.error}
+        write_summary(folder, failed)
     if as_json:
         summary = {"results": [result.as_dict() for result in results], "not_done": [job.name for job in left]}
-        typer.echo(json.dumps(summary, indent=2, ensure_ascii=False))
+        print_json(summary)
     else:
         _show(results, left)
     code = max((result.exit_code for result in results), default=0)
@@ -121,6 +166,8 @@ def segment(
 def _with_progress(
     predictor: Predictor, jobs: list[Job], options: SegmentOptions, *, quiet: bool
 ) -> list[SegmentResult]:
+    from vmfseg.model.segment import segment_files
+
     results = []
     with progress_bar("segmenting", "files", quiet=quiet) as bar:
         task = bar.add_task("segment", total=len(jobs))
@@ -134,7 +181,9 @@ def _with_progress(
 
 def _show(results: list[SegmentResult], left: list[Job]) -> None:
     columns = ("image", "frames", "flag", "predicted Dice", "result")
-    print_table(columns, [_cells(result) for result in results], right=("frames", "predicted Dice"))
+    names = _names([result.image for result in results])
+    cells = [_cells(result, name) for result, name in zip(results, names, strict=True)]
+    print_table(columns, cells, right=("frames", "predicted Dice"))
     for result in results:
         for note in result.warnings:
             print_line(note, "yellow")
@@ -149,8 +198,18 @@ def _show(results: list[SegmentResult], left: list[Job]) -> None:
         print_line(f"stopped: {len(left)} images were not segmented", "red")
 
 
-def _cells(result: SegmentResult) -> list[str]:
-    name, target = escape(Path(result.image).name), escape(Path(result.output).name)
+def _names(images: list[str]) -> list[str]:
+    """Return the names of images, with the folders above them where two names are the same."""
+    names = [Path(image).name for image in images]
+    if len(set(names)) == len(names):
+        return names
+    return [os.path.relpath(image, os.path.commonpath(images)) for image in images]
+
+
+def _cells(result: SegmentResult, name: str) -> list[str]:
+    from rich.markup import escape
+
+    name, target = escape(name), escape(Path(result.output).name)
     if result.status == "failed":
         return [name, "", "", "", f"[red]failed, {result.error['code']}[/red]"]
     if result.status == "skipped":

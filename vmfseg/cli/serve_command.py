@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.logging import RichHandler
 
-from vmfseg.cli.terminal import BatchSize, Device, Trust
-from vmfseg.utils import VmfError
+from vmfseg.cli.terminal import BatchSize, Device, Trust, echo
+from vmfseg.utils.packages import require_package
 
 __all__ = ["serve"]
 
@@ -22,7 +20,11 @@ _NEEDED = ("fastapi", "uvicorn", "python_multipart")
 def serve(
     bundles: Annotated[
         list[str],
-        typer.Argument(metavar="BUNDLE", help="Bundle or run folders, or names below ./bundles.", show_default=False),
+        typer.Argument(
+            metavar="BUNDLE",
+            help="Names of bundles (hearts, cords), or folders of bundles or runs.",
+            show_default=False,
+        ),
     ],
     studies: Annotated[
         Path,
@@ -47,36 +49,27 @@ def serve(
     device: Device = None,
     trust: Trust = False,
 ) -> None:
-    r"""Serve models on a port: implements the MONAI Label REST API, with a viewer on /.
+    r"""Start a MONAI Label-compatible server, with a viewer on /.
 
+    The viewer sorts the cases by flag and predicted Dice; correct labels with a brush, submit them, fine-tune on them.
     Images are only read. What clients upload or label is added and replaces nothing. Stop with Ctrl-C.
 
     \b
     Example:
       vmfseg serve vmfnet_mnms --studies ~/scans
     """
-    _require()
+    from rich.logging import RichHandler
+
+    for name in _NEEDED:
+        require_package(name)
     from vmfseg.serving import Service, ServiceOptions
     from vmfseg.serving import serve as run
 
     def ready(url: str, service: Service) -> None:
-        typer.echo(f"serving {', '.join(service.models)} and {len(service.studies.ids())} images at {url}")
-        typer.echo(f"page {url}/   API {url}/docs   stop with Ctrl-C")
+        echo(f"serving {', '.join(service.models)} and {len(service.studies.ids())} images at {url}")
+        echo(f"viewer {url}/   API {url}/docs   stop with Ctrl-C")
 
     handler = RichHandler(show_path=False, markup=False, rich_tracebacks=False)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])
     options = ServiceOptions(token=token, max_upload=max_upload * 1_000_000, queue=queue, device=device)
     run(bundles, studies, host, port, options, batch_size=batch_size, trust=trust, on_ready=ready)
-
-
-def _require() -> list[Any]:
-    try:
-        return [importlib.import_module(name) for name in _NEEDED]
-    except ImportError as error:
-        raise VmfError(
-            "VMF530",
-            subject="vmfseg serve",
-            rule="this needs packages that are not installed",
-            found=str(error),
-            fix="pip install 'vmfseg[serve]'",
-        ) from error

@@ -3,17 +3,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import track
 
-from vmfseg.cli.terminal import AsJson, Bundle, Checkpoint, Device, Trust, print_table
-from vmfseg.model.predictor import Predictor
-from vmfseg.model.survey import shift_groups
+from vmfseg.cli.terminal import AsJson, Bundle, Checkpoint, Device, Trust, print_json, print_table
 
 __all__ = ["shift"]
 
@@ -46,6 +40,13 @@ def shift(
       vmfseg shift vmfnet_mnms new_scanner/
       vmfseg shift vmfnet_mnms ~/MnMs --json
     """
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import track
+
+    from vmfseg.model.predictor import Predictor
+    from vmfseg.model.survey import shift_groups
+
     predictor = Predictor.from_bundle(bundle, device, checkpoint=checkpoint, trust=trust)
     console = Console(stderr=True)
     quiet = as_json or not console.is_terminal
@@ -53,7 +54,7 @@ def shift(
         predictor, data, alpha, lambda rows: track(rows, "reading", console=console, disable=quiet, transient=True)
     )
     if as_json:
-        typer.echo(json.dumps({name: report.as_dict() for name, report in reports.items()}, indent=2))
+        print_json({name: report.as_dict() for name, report in reports.items()})
         return
     rows = []
     for name, report in reports.items():

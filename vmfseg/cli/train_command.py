@@ -14,24 +14,22 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from fire.parser import DefaultParseValue  # type: ignore[import-untyped]
-from monai.bundle import ConfigWorkflow
 
-from vmfseg.bundle import check_keys, read_overlay, require_trusted
-from vmfseg.bundle.components import config_findings
-from vmfseg.bundle.config import entries, normalize_key, overlay, read_config
-from vmfseg.model.artifact import find_bundle
+from vmfseg.cli.terminal import echo
 from vmfseg.utils import VmfError
 from vmfseg.utils.io import StrPath
 
-__all__ = ["train", "train_bundle"]
+__all__ = ["read_pairs", "train", "train_bundle"]
+
+#: What a class raises when it is built from wrong arguments.
+_REFUSALS = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError)
+#: Built first, so that wrong arguments are refused before any data is read or made.
+_WITHOUT_DATA = ("network_def", "preprocessing", "augmentation", "postprocessing", "train::loss")
 
 
 def train(
     context: typer.Context,
-    bundle: Annotated[
-        str, typer.Argument(metavar="BUNDLE", help="Folder of a bundle, or a name below ./bundles.", show_default=False)
-    ],
+    bundle: Annotated[str, typer.Argument(metavar="BUNDLE", help="Name or folder of a bundle.", show_default=False)],
     dataset_dir: Annotated[
         str | None, typer.Option("--dataset_dir", help="Your data; without it, the built-in phantom.")
     ] = None,
@@ -81,6 +79,7 @@ def train(
       vmfseg train vmfnet_mnms --kappa 20 -o runs/kappa20 --resume
       vmfseg train vmfnet_mnms --network_def::level 1 --set batch_size=8
       vmfseg train vmfnet_mnms --init runs/kappa20 --config mine.json
+      vmfseg train hearts --dataset_dir scans.csv --init hearts -o runs/few
       vmfseg train ~/downloads/their_bundle --trust
     """
     named = {
@@ -102,12 +101,12 @@ def train(
     if bundle.startswith("-"):
         raise VmfError("VMF111", subject=bundle, rule="BUNDLE must come first", fix="vmfseg train BUNDLE [OPTIONS]")
     overrides = {key: value for key, value in named.items() if value is not None}
-    values = {**_pairs(pairs or []), **_options(context.args), **overrides}
+    values = {**read_pairs(pairs or []), **_options(context.args), **overrides}
     try:
         train_bundle(bundle, values, configs or (), paper=paper, trust=trust)
     except KeyboardInterrupt:
-        typer.echo("interrupted; --resume goes on from the last checkpoint", err=True)
-        raise
+        echo("interrupted; --resume goes on from the last checkpoint", err=True)
+        raise typer.Exit(130) from None
 
 
 train.takes_any_option = True  # type: ignore[attr-defined]
@@ -126,15 +125,24 @@ def train_bundle(
     Args:
         bundle: folder of a bundle, or a name below ``./bundles``.
         overrides: values by config id.
-        configs: files of overrides, see :func:`vmfseg.bundle.read_overlay`.
+        configs: files of overrides, see :func:`vmfseg.bundle.trust.read_overlay`.
         paper: add ``configs/paper.json``.
-        trust: run it even if :func:`vmfseg.bundle.require_trusted` would refuse it.
+        trust: run it even if :func:`vmfseg.bundle.trust.require_trusted` would refuse it.
 
     Raises:
-        VmfError: VMF110 a key that the config lacks, VMF330 no such bundle, VMF305 a config that is missing, VMF310 to
-            VMF317 a config that cannot work, VMF410 and VMF411 a bundle that is not the package's, VMF419 overrides
-            that are not plain, VMF505 out of memory, and what the data, the stages and the writer refuse.
+        VmfError: VMF100 a setting out of its range, VMF110 a key that the config lacks, VMF330 no such bundle, VMF305
+            a config that is missing, VMF310 to VMF317 a config that cannot work, VMF410 and VMF411 a bundle that is not
+            the package's, VMF419 overrides that are not plain, VMF505 out of memory, and what the data, the stages and
+            the writer refuse.
     """
+    from monai.bundle import ConfigWorkflow
+
+    from vmfseg.bundle.components import config_findings
+    from vmfseg.bundle.config import entries, normalize_key, overlay, read_config
+    from vmfseg.bundle.keys import check_keys, check_knobs
+    from vmfseg.bundle.trust import read_overlay, require_trusted
+    from vmfseg.model.artifact import find_bundle
+
     folder = find_bundle(bundle)
     files = [folder / "configs" / name for name in ("train.json", *(["paper.json"] if paper else []))]
     for file in files:
@@ -150,6 +158,7 @@ def train_bundle(
     with _quiet():
         check_keys(config, values)
         config = overlay(config, values)
+        check_knobs(config)
         for finding in config_findings(config, f"configs/{files[-1].name}", ("training",)):
             raise finding
         # what was checked is what runs: whole sections, with the changes already in them
@@ -161,6 +170,8 @@ def train_bundle(
         try:
             with _terminated_like_interrupted():
                 workflow.initialize()
+                for name in (name for name in _WITHOUT_DATA if name in dict(entries(config))):
+                    workflow.parser.get_parsed_content(name)
                 workflow.run()
                 workflow.finalize()
         except Exception as error:
@@ -169,7 +180,12 @@ def train_bundle(
             raise _explain(failure, config, values)
 
 
-def _pairs(pairs: Sequence[str]) -> dict[str, Any]:
+def read_pairs(pairs: Sequence[str]) -> dict[str, Any]:
+    """Read ``KEY=VALUE`` words; values are JSON.
+
+    Raises:
+        VmfError: VMF111 for a word without ``=``.
+    """
     for pair in pairs:
         if "=" not in pair:
             raise VmfError("VMF111", subject=f"--set {pair}", rule="--set takes KEY=VALUE", fix=f"--set {pair}=VALUE")
@@ -200,6 +216,8 @@ def _options(words: Sequence[str]) -> dict[str, Any]:
 
 def _value(text: str) -> Any:
     """Read a value as JSON, else as Python's literals as MONAI's command line does, else as text."""
+    from fire.parser import DefaultParseValue  # type: ignore[import-untyped]
+
     try:
         return json.loads(text, parse_constant=lambda _: text)
     except ValueError:
@@ -208,6 +226,8 @@ def _value(text: str) -> Any:
 
 def _explain(error: Exception, config: Mapping[str, Any], values: Mapping[str, Any]) -> Exception:
     """Return what lies under the errors that MONAI wraps around every failure in a config."""
+    from vmfseg.bundle.config import normalize_key
+
     root: BaseException = error
     component = ""
     while root.__cause__ is not None and not isinstance(root, VmfError):
@@ -222,14 +242,17 @@ def _explain(error: Exception, config: Mapping[str, Any], values: Mapping[str, A
             found=str(root).splitlines()[0] if str(root) else type(root).__name__,
             fix="use a smaller batch_size, image_size or channels; the last checkpoint is good (--resume)",
         )
-    refused = isinstance(root, ValueError | TypeError) and not isinstance(root, VmfError)
-    if component and refused and not any(key in str(root) for key in values):
+    refused = isinstance(root, _REFUSALS) and not isinstance(root, VmfError)
+    given = [normalize_key(key).rsplit("::", 1)[-1] for key in values]
+    if component and refused and not (isinstance(root, ValueError) and any(key in str(root) for key in given)):
         return _refused_value(component, str(root), config)
     return root if isinstance(root, Exception) else error
 
 
 def _refused_value(component: str, found: str, config: Mapping[str, Any]) -> VmfError:
     """Say which entry of the config holds the arguments that a class refuses."""
+    from vmfseg.bundle.config import entries
+
     places = [
         place
         for place, value in entries(config)

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Data: a strict reader of scans, data sets, splits, datasets of volumes and slices, loaders."""
 
-from .datalist import Datalist, Row
-from .experiment import Experiment, prepare_experiment
+from .datalist import Datalist
+from .experiment import prepare_experiment
 from .folder import FolderDataset
 from .interleave import InterleavedLoader
 from .load_volume import LoadVolumed
+from .mixed_loader import MixedLoader
 from .mnms import MNMsDataset
+from .phantom_loader import PhantomLoader
 from .reader import VolumeReader, read_volume
 from .scgm import SCGMDataset
 from .slice_loader import SliceLoader
@@ -17,12 +19,12 @@ from .volume_dataset import VolumeDataset
 
 __all__ = [
     "Datalist",
-    "Experiment",
     "FolderDataset",
     "InterleavedLoader",
     "LoadVolumed",
     "MNMsDataset",
-    "Row",
+    "MixedLoader",
+    "PhantomLoader",
     "SCGMDataset",
     "SliceDataset",
     "SliceLoader",

@@ -18,7 +18,7 @@ def read_table(path: str | os.PathLike[str]) -> tuple[list[str], list[list[str]]
     """Read a CSV file and return its header and its rows, both stripped of spaces; empty rows are left out.
 
     Raises:
-        VmfError: VMF285 if it cannot be read, or has no header.
+        VmfError: VMF278 if it cannot be read, or has no header or no row below it.
     """
     try:
         with open(path, "rb") as stream:
@@ -31,13 +31,19 @@ def read_table(path: str | os.PathLike[str]) -> tuple[list[str], list[list[str]]
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:
         text = raw.decode("latin-1")
-    first = text.lstrip().split("\n", 1)[0]
+    first = next(iter(text.lstrip().splitlines()), "")
     delimiter = max(",;\t", key=first.count)
-    rows = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text), delimiter=delimiter)]
+    try:
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+        rows = [[cell.strip() for cell in row] for row in reader]
+    except csv.Error as error:  # a cell of more than 131072 characters, for instance
+        raise _refuse(path, str(error), "check the quotes") from error
     rows = [row for row in rows if any(row)]
     if not rows:
         raise _refuse(path, "no rows", "fill in the table")
     header = rows[0]
+    if len(rows) == 1:
+        raise _refuse(path, "a header and no row below it", "fill in the table")
     for number, row in enumerate(rows[1:], start=2):
         if len(row) > len(header) and any(row[len(header) :]):
             raise _refuse(

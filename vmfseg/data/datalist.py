@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from vmfseg.data.payload import nearest_file
 from vmfseg.data.row_schema import (
     SPLITS,
     Row,
@@ -34,7 +35,8 @@ from vmfseg.data.row_schema import (
     refuse,
 )
 from vmfseg.transforms.annotation import slices_text
-from vmfseg.utils import VmfError, read_json, sha256_bytes, sha256_file, write_json
+from vmfseg.utils import VmfError, read_json, sha256_file, write_json
+from vmfseg.utils.io import sha256_bytes
 
 __all__ = ["FORMAT", "SPLITS", "Datalist", "Row", "add_checksums"]
 
@@ -210,7 +212,7 @@ class Datalist:
                 subject=where or self.name,
                 rule=f"{len(missing)} of {len(names)} files do not exist",
                 found=f"{', '.join(missing[:3])}{', ...' if len(missing) > 3 else ''} in {self.root}",
-                fix="correct the root of the datalist, or make it again",
+                fix=f"correct the names, or the root of the datalist.{nearest_file(self.path(missing[0]))}",
             )
 
 

@@ -12,13 +12,14 @@ import itk
 import numpy as np
 import numpy.typing as npt
 
-from vmfseg.data.geometry import Affine
-from vmfseg.data.itk_io import itk_affine, itk_cause
-from vmfseg.data.payload import check_memory
+from vmfseg.data.findings import Finding
+from vmfseg.data.geometry import WARN_VOXELS, Affine
+from vmfseg.data.text_header import itk_affine
 from vmfseg.data.volume import ReadRules, Stored, VolumeHeader, check_grid, check_shape
 from vmfseg.utils import VmfError
+from vmfseg.utils.memory import check_memory
 
-__all__ = ["read_dicom", "read_dicom_header"]
+__all__ = ["read_dicom", "read_dicom_header", "series_files"]
 
 _MAX_STEP_ERROR = 0.1
 
@@ -59,9 +60,18 @@ def read_dicom(path: str, rules: ReadRules) -> Stored:
             try:
                 pixels = np.asarray(itk.array_from_image(itk.imread(piece.path)))
             except RuntimeError as error:
-                raise _refuse(piece.path, itk_cause(error), "copy the series again") from error
+                raise _refuse(piece.path, _cause(error), "copy the series again") from error
             target[...] = pixels.reshape(pixels.shape[-2:]).T
     return Stored(header, values)
+
+
+def series_files(path: str) -> list[list[str]]:
+    """Return the files of a DICOM series, slice by slice in the order of the volume, and frame by frame in a slice.
+
+    Raises:
+        VmfError: VMF241 if the folder is not one complete, evenly spaced series of scalar slices.
+    """
+    return [[piece.path for piece in stack] for stack in _inspect(path, ReadRules())[1]]
 
 
 def _inspect(path: str, rules: ReadRules) -> tuple[VolumeHeader, list[list[_Slice]]]:
@@ -85,8 +95,11 @@ def _inspect(path: str, rules: ReadRules) -> tuple[VolumeHeader, list[list[_Slic
     stacks = [sorted(stack, key=lambda s: s.order) for stack in stacks]
     frames = len(stacks[0])
     shape, findings = check_shape(path, [*first.size, len(stacks), *([frames] if frames > 1 else [])])
-    affine = _affine(path, stacks)
+    affine, off = _affine(path, stacks)
     ortho, notes = check_grid(path, affine, shape, rules, "geometry")
+    if off > WARN_VOXELS:
+        text = f"uneven slice positions, up to {100 * off:.0f} % of a step; even steps are used"
+        notes.append(Finding("warning", "VMF241", path, text, path))
     header = VolumeHeader(path, shape, ortho, affine, np.dtype(np.float32), findings=(*findings, *notes))
     return header, stacks
 
@@ -114,7 +127,7 @@ def _slice(file: str) -> _Slice:
     try:
         io.ReadImageInformation()
     except RuntimeError as error:
-        raise _refuse(file, itk_cause(error), "copy the series again") from error
+        raise _refuse(file, _cause(error), "copy the series again") from error
     if io.GetNumberOfComponents() != 1:
         raise _refuse(file, "a colour image", "give a series of grey-value images")
     depth = io.GetDimensions(2) if io.GetNumberOfDimensions() > 2 else 1
@@ -132,7 +145,9 @@ def _slice(file: str) -> _Slice:
     )
 
 
-def _affine(path: str, stacks: list[list[_Slice]]) -> Affine:
+def _affine(path: str, stacks: list[list[_Slice]]) -> tuple[Affine, float]:
+    """Return the affine of even steps, and how far a slice lies off them, in steps."""
+    error = 0.0
     first = stacks[0][0]
     positions = np.array([stack[0].position for stack in stacks])
     step = first.directions[2] * first.thickness
@@ -145,7 +160,13 @@ def _affine(path: str, stacks: list[list[_Slice]]) -> Affine:
             raise _refuse(path, found, "complete the series")
     length = float(np.linalg.norm(step))
     directions = [first.directions[0], first.directions[1], step / length if length else step]
-    return itk_affine(directions, [*first.spacing, length], first.position)
+    return itk_affine(directions, [*first.spacing, length], first.position), error
+
+
+def _cause(error: Exception) -> str:
+    """Return the last telling line of an ITK exception."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][-160:] if lines else type(error).__name__
 
 
 def _number(tags: Any, key: str) -> float:

@@ -30,7 +30,8 @@ from monai.transforms import Compose
 
 import vmfseg
 from vmfseg.data.payload import check_file
-from vmfseg.utils import atomic_path, sha256_bytes, sha256_file
+from vmfseg.utils import atomic_path, sha256_file
+from vmfseg.utils.io import sha256_bytes
 
 __all__ = ["DiskCache", "config_text"]
 

@@ -6,112 +6,24 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vmfseg.data.datalist import Datalist, add_checksums
+from vmfseg.data.discover import open_datalist
+from vmfseg.data.experiment_parts import Experiment
 from vmfseg.data.folder import FolderDataset
 from vmfseg.data.mnms import MNMsDataset
+from vmfseg.data.phantom_experiment import PhantomExperiment, own_parts
 from vmfseg.data.row_schema import Row
 from vmfseg.data.scgm import SCGMDataset
-from vmfseg.data.splits import Split, leave_one_domain_out, weakly_labeled
+from vmfseg.data.splits import Split, leave_one_domain_out
 from vmfseg.phantom import make_phantom
-from vmfseg.utils import VmfError, check_choice, sha256_bytes
+from vmfseg.utils import VmfError, check_choice
 
-__all__ = ["Experiment", "cache_folder", "prepare_experiment"]
+__all__ = ["Experiment", "cache_folder", "phantom_folder", "prepare_experiment", "read_dataset"]
 
-DATASETS = ("mnms", "scgm", "folder")
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """Data of a run: what is learnt from, what chooses the model, what it is judged by.
-
-    Attributes:
-        datalist: all rows.
-        split: labelled, unlabelled, source-validation and target rows, disjoint by subject.
-        is_phantom: whether the data was made, not measured.
-    """
-
-    datalist: Datalist
-    split: Split
-    is_phantom: bool = False
-
-    @property
-    def labeled(self) -> list[dict[str, Any]]:
-        """Rows with masks to learn from, as MONAI's transforms take them."""
-        return self._dicts(self.split.labeled)
-
-    @property
-    def unlabeled(self) -> list[dict[str, Any]]:
-        """Rows whose masks are not used (the labelled images themselves where there is nothing else)."""
-        return self._dicts(self.split.unlabeled) or [_without(row) for row in self.labeled]
-
-    @property
-    def images(self) -> list[dict[str, Any]]:
-        """All source images for training, without masks: for pre-training and for the kernels."""
-        rows = [_without(row) for row in self.labeled]
-        seen = {(str(row["image"]), row.get("frame")) for row in rows}
-        return rows + [row for row in self.unlabeled if (str(row["image"]), row.get("frame")) not in seen]
-
-    @property
-    def weak(self) -> list[dict[str, Any]]:
-        """Rows of which only presence labels are used."""
-        return self._dicts(tuple(weakly_labeled(self.datalist, self.split)))
-
-    @property
-    def validation(self) -> list[dict[str, Any]]:
-        """Rows of other source subjects, which choose the model."""
-        return self._dicts(self.split.validation) or self.labeled
-
-    @property
-    def target(self) -> list[dict[str, Any]]:
-        """Rows of the unseen domain, which choose nothing."""
-        return self._dicts(self.split.target)
-
-    @property
-    def labels(self) -> dict[int, str]:
-        """Class names by value."""
-        return {int(k): v for k, v in self.datalist.labels.items()}
-
-    @property
-    def num_classes(self) -> int:
-        """How many classes, background included."""
-        return max(self.labels) + 1
-
-    @property
-    def fingerprint(self) -> dict[str, str]:
-        """What of the data decides a result: the split and the checksums of all files."""
-        sums = sorted(
-            f"{row.image_sha256}{row.label_sha256}{row.frame}{self.datalist.slices_of(row) or ''}"
-            for row in self.datalist.rows
-        )
-        return {"split": self.split.hash, "data": sha256_bytes("\n".join(sums).encode())}
-
-    def describe(self) -> str:
-        """Return one line with the number of subjects of each part."""
-        counts = {part: len(self.split.subjects(part)) for part in ("labeled", "unlabeled", "validation", "target")}
-        source = sorted({row.domain for row in self.split.labeled})
-        target = sorted({row.domain for row in self.split.target})
-        return (
-            f"data: source domains {', '.join(source)} ({counts['labeled']} labelled, "
-            f"{counts['unlabeled']} unlabelled, {counts['validation']} validation subjects), "
-            + (f"unseen domain {', '.join(target)} ({counts['target']} subjects)" if target else "no unseen domain")
-        )
-
-    def remarks(self) -> list[str]:
-        """Return a line for each part that is empty, saying what stands in for it."""
-        lines = []
-        if not self.split.unlabeled:
-            lines.append("data: no unlabelled subject is left; the labelled images, without masks, stand in for them")
-        if not self.split.validation:
-            lines.append("data: no validation subject is left; the labelled images choose the model")
-        return lines
-
-    def _dicts(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
-        dicts = self.datalist.to_dicts(rows)
-        return [{key: value for key, value in row.items() if value is not None} for row in dicts]
+DATASETS = ("mnms", "scgm", "hearts", "cords", "folder")
 
 
 def prepare_experiment(
@@ -131,9 +43,13 @@ def prepare_experiment(
     """Read a data set (or make the phantom where no folder is given) and split it, one domain left out.
 
     Args:
-        dataset: ``"mnms"``, ``"scgm"`` or ``"folder"`` (a table of a user's own scans).
-        dataset_dir: the official download or the user's folder; empty makes the phantom in the cache folder.
-        target_domain: the domain that is never seen in training.
+        dataset: ``"mnms"``, ``"scgm"``, ``"folder"`` (a table of a user's own scans), or ``"hearts"`` and ``"cords"``:
+            drawn phantom subjects for validation and calibration, beside a :class:`~vmfseg.data.PhantomLoader`, and
+            whatever scans ``dataset_dir`` has, see :class:`~vmfseg.data.phantom_experiment.PhantomExperiment`.
+        dataset_dir: the official download, the user's folder or the user's ``datalist.json``; empty makes the phantom
+            in the cache folder. For ``"hearts"`` and ``"cords"`` anything that
+            :func:`~vmfseg.data.discover.open_datalist` opens.
+        target_domain: the domain that is never seen in training; empty for none, with ``"hearts"`` and ``"cords"``.
         labeled_fraction: of the subjects of every group.
         protocol: ``"clean"``, or ``"paper"`` for the label counts and the unlabelled pool of the reference code.
         validation_fraction: see :func:`leave_one_domain_out`.
@@ -158,6 +74,9 @@ def prepare_experiment(
         rows = _given_datalist(given[0] or (), given[1] or (), names)
         return _tell(Experiment(rows, Split.from_datalist(rows)), quiet)
     is_phantom = not dataset_dir
+    if dataset in ("hearts", "cords"):
+        arguments = {"seed": seed, **(phantom or {})}
+        return _tell(_taught_by_phantom(dataset, dataset_dir, target_domain, arguments, names, quiet), quiet)
     if is_phantom:
         if dataset == "folder":
             raise VmfError(
@@ -166,23 +85,11 @@ def prepare_experiment(
                 rule="a folder of your own scans is needed",
                 fix="pass --dataset_dir with the folder that holds datalist.csv",
             )
-        root = _phantom(dataset, dict(phantom or {}), seed, quiet)
+        root = phantom_folder(dataset, {"seed": seed, **(phantom or {})}, quiet)
     else:
         root = Path(str(dataset_dir)).expanduser()
-    if dataset == "mnms":
-        datalist = MNMsDataset(root, all_frames=all_frames).datalist()
-    elif dataset == "scgm":
-        datalist = SCGMDataset(root).datalist()
-    else:
-        datalist = FolderDataset(root).datalist()
-    if names is not None and len(names) != datalist.num_classes:
-        raise VmfError(
-            "VMF280",
-            subject=f"labels, {datalist.name}",
-            rule="labels must have as many classes as the data set",
-            found=f"labels {', '.join(names.values())}; data set {', '.join(datalist.labels.values())}",
-            fix="set labels (and num_classes) to those of the data",
-        )
+    datalist = read_dataset(dataset, root, all_frames, names)
+    _check_names(datalist, names)
     split = leave_one_domain_out(
         datalist,
         target_domain,
@@ -192,6 +99,80 @@ def prepare_experiment(
         seed=seed,
     )
     return _tell(Experiment(datalist, split, is_phantom), quiet)
+
+
+def read_dataset(
+    dataset: str, root: Path, all_frames: bool = False, labels: Mapping[int, str] | None = None
+) -> Datalist:
+    """Read a data set of a known kind, with checksums.
+
+    Args:
+        dataset: ``"mnms"``, ``"scgm"`` or ``"folder"``.
+        root: its folder; for ``"folder"`` also a ``datalist.json`` or a table, wherever the scans lie.
+        all_frames: see :func:`prepare_experiment`.
+        labels: class names of a folder that does not say them.
+    """
+    if dataset == "mnms":
+        return MNMsDataset(root, all_frames=all_frames).datalist()
+    if dataset == "scgm":
+        return SCGMDataset(root).datalist()
+    return open_datalist(root)[0] if root.is_file() else FolderDataset(root, default_labels=labels).datalist()
+
+
+def _taught_by_phantom(
+    dataset: str,
+    dataset_dir: str | os.PathLike[str] | None,
+    target_domain: str,
+    phantom: Mapping[str, Any],
+    names: Mapping[int, str] | None,
+    quiet: bool,
+) -> PhantomExperiment:
+    """Return drawn subjects, and the scans of a user beside them if there are any."""
+    own = _own_scans(dataset_dir, names) if dataset_dir else None
+    if own is not None:
+        _check_names(own, names)
+    parts = {} if own is None else own_parts(own, target_domain)
+    drawn = FolderDataset(phantom_folder(dataset, phantom, quiet or own is not None)).datalist()
+    return PhantomExperiment(drawn, Split.from_datalist(drawn), own is None, own, parts)
+
+
+def _own_scans(place: str | os.PathLike[str], names: Mapping[int, str] | None) -> Datalist:
+    """Open the scans of a user; classes that a table does not name are those of the bundle."""
+    try:
+        return open_datalist(place)[0]
+    except VmfError as error:
+        if error.code != "VMF285" or names is None:
+            raise
+        return open_datalist(place, labels=names)[0]
+
+
+def _check_names(datalist: Datalist, names: Mapping[int, str] | None) -> None:
+    if names is not None and len(names) != datalist.num_classes:
+        raise VmfError(
+            "VMF280",
+            subject=f"labels, {datalist.name}",
+            rule="labels must have as many classes as the data set",
+            found=f"labels {', '.join(names.values())}; data set {', '.join(datalist.labels.values())}",
+            fix="set labels (and num_classes) to those of the data",
+        )
+
+
+def phantom_folder(dataset: str, arguments: Mapping[str, Any], quiet: bool = True) -> Path:
+    """Make a phantom in the cache folder, unless it is there, and return its folder.
+
+    Args:
+        dataset: ``"mnms"``, ``"scgm"``, ``"hearts"`` or ``"cords"``.
+        arguments: of :func:`make_phantom`, the seed among them.
+        quiet: say nothing.
+    """
+    key = "-".join(f"{name}{value}" for name, value in sorted(arguments.items()))
+    folder = cache_folder() / f"phantom-{dataset}-{key}"
+    if not quiet:
+        sys.stdout.write(
+            f"no --dataset_dir given: using the built-in {dataset} phantom, {folder} (--dataset_dir takes your data)\n"
+        )
+        sys.stdout.flush()
+    return make_phantom(folder, dataset=dataset, **arguments)
 
 
 def cache_folder() -> Path:
@@ -207,22 +188,6 @@ def _tell(experiment: Experiment, quiet: bool) -> Experiment:
         sys.stdout.write("\n".join([experiment.describe(), *experiment.remarks()]) + "\n")
         sys.stdout.flush()
     return experiment
-
-
-def _phantom(dataset: str, arguments: dict[str, Any], seed: int, quiet: bool) -> Path:
-    arguments = {"seed": seed, **arguments}
-    key = "-".join(f"{name}{value}" for name, value in sorted(arguments.items()))
-    folder = cache_folder() / f"phantom-{dataset}-{key}"
-    if not quiet:
-        sys.stdout.write(
-            f"no --dataset_dir given: using the built-in {dataset} phantom, {folder} (--dataset_dir takes your data)\n"
-        )
-        sys.stdout.flush()
-    return make_phantom(folder, dataset=dataset, **arguments)
-
-
-def _without(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in row.items() if key not in ("label", "label_map", "annotated", "slices")}
 
 
 def _given_datalist(

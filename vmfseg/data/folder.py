@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,8 +12,9 @@ from typing import Any, ClassVar
 from vmfseg.data.csv_table import find_columns, integer, normalize, read_table
 from vmfseg.data.datalist import Datalist, Row, add_checksums
 from vmfseg.data.findings import Finding
-from vmfseg.data.reader import SUPPORTED_SUFFIXES
+from vmfseg.data.reader import image_stem
 from vmfseg.data.row_schema import check_keys, integer_keys
+from vmfseg.transforms.annotation import parse_annotated
 from vmfseg.utils import VmfError, read_json
 
 __all__ = ["FolderDataset"]
@@ -38,9 +38,9 @@ class FolderDataset:
 
     Columns: ``image`` and ``domain`` (required), ``label`` (empty for unlabelled scans), ``subject`` (default: the file
     name), ``group``, ``frame`` (of a 4-D file, from 0), ``phase``, ``split``, ``annotated``: the classes that this
-    label annotates, as in ``1;2``, and ``slices``: the slices that it annotates, as in ``2-13`` (see
-    :class:`~vmfseg.data.Row`). What is not annotated is ignored in training and evaluation, not learnt as background.
-    An image with several channels is a list of files, in a CSV cell ``t1.nii.gz;t2.nii.gz``. A JSON table
+    label annotates, as in ``1;2`` or ``LV;MYO``, and ``slices``: the slices that it annotates, as in ``2-13`` (see
+    :class:`~vmfseg.data.datalist.Row`). What is not annotated is ignored in training and evaluation, not learnt as
+    background. An image with several channels is a list of files, in a CSV cell ``t1.nii.gz;t2.nii.gz``. A JSON table
     is a list of such objects, or ``{"labels": ..., "label_map": ..., "rows": [...]}``.
 
     Args:
@@ -48,6 +48,7 @@ class FolderDataset:
         table: the table; default the only CSV or JSON in ``root`` with columns image and domain.
         labels: class names by class index, 0 (the background) may be left out; default the ``labels`` of a JSON table,
             or a file ``labels.json`` such as ``{"1": "LV", "2": "MYO"}`` beside the table.
+        default_labels: class names where neither ``labels`` nor the data says any, for instance those of a bundle.
         label_map: class by value in the mask files, for instance ``{85: 1, 170: 2, 255: 3}``.
         name: name of the data set, default the name of the folder.
         checksums: compute the SHA-256 of every file.
@@ -77,6 +78,7 @@ class FolderDataset:
         table: str | os.PathLike[str] | None = None,
         *,
         labels: Mapping[int, str] | None = None,
+        default_labels: Mapping[int, str] | None = None,
         label_map: Mapping[int, int] | None = None,
         name: str | None = None,
         checksums: bool = True,
@@ -84,6 +86,7 @@ class FolderDataset:
         self.root = Path(root)
         self.table = None if table is None else Path(table)
         self.labels = labels
+        self.default_labels = default_labels
         self.label_map = label_map
         self.name = name or os.path.basename(os.path.abspath(root))
         self.checksums = checksums
@@ -94,11 +97,11 @@ class FolderDataset:
         self.findings = []
         table = self._find_table()
         content = _read_json_table(table) if table.suffix.lower() == ".json" else _read_csv_table(table)
-        rows = [self._row(f"{table}, entry {number}", item) for number, item in enumerate(content["rows"], start=1)]
         labels = self.labels if self.labels is not None else content.get("labels")
         beside = table.parent / "labels.json"
         if labels is None and beside.is_file():
             labels = read_json(beside)
+        labels = labels if labels is not None else self.default_labels
         if labels is None:
             raise VmfError(
                 "VMF280",
@@ -109,6 +112,9 @@ class FolderDataset:
             )
         label_map = self.label_map if self.label_map is not None else content.get("label_map", {})
         classes = {0: "background", **integer_keys(str(table), "labels", labels)}
+        rows = [
+            self._row(f"{table}, entry {number}", item, classes) for number, item in enumerate(content["rows"], start=1)
+        ]
         result = Datalist(self.name, self.root, classes, tuple(rows), integer_keys(str(table), "label_map", label_map))
         result.check_files(str(table))
         return add_checksums(result) if self.checksums else result
@@ -131,7 +137,7 @@ class FolderDataset:
             )
         return usable[0]
 
-    def _row(self, place: str, item: Mapping[str, Any]) -> Row:
+    def _row(self, place: str, item: Mapping[str, Any], classes: Mapping[int, str]) -> Row:
         check_keys(place, item, set(), set(_COLUMNS))
         value, domain = item.get("image") or "", str(item.get("domain") or "")
         images = (
@@ -150,12 +156,12 @@ class FolderDataset:
             image=self._relative(images[0]) if len(images) == 1 else [self._relative(name) for name in images],
             label=[self._relative(str(path)) for path in label] if isinstance(label, list) else self._mask(label),
             domain=domain,
-            subject=str(item.get("subject") or _stem(images[0])),
+            subject=str(item.get("subject") or image_stem(images[0])),
             group=f"{domain}/{item['group']}" if item.get("group") else domain,
             frame=number,
             phase=str(item["phase"]) if item.get("phase") else None,
             split=str(item["split"]) if item.get("split") else None,
-            annotated=_classes(place, item.get("annotated")),
+            annotated=_classes(place, item.get("annotated"), classes),
             slices=item.get("slices") if label and item.get("slices") not in ("", []) else None,
         )
 
@@ -200,21 +206,11 @@ def _describes_scans(path: Path) -> bool:
     return isinstance(rows, list) and bool(rows) and isinstance(rows[0], dict) and {"image", "domain"} <= set(rows[0])
 
 
-def _classes(place: str, value: Any) -> list[int] | None:
-    if value in (None, "", []):
-        return None
-    parts = re.findall(r"[^\s;,\[\]]+", value) if isinstance(value, str) else value
-    numbers = [integer(str(part)) for part in parts]
-    classes = [number for number in numbers if number is not None]
-    if len(classes) != len(numbers):
-        raise _refuse(place, "annotated must list class numbers", str(value), "write them as 1;2")
-    return [number for number in classes if number != 0]
-
-
-def _stem(name: str) -> str:
-    base = os.path.basename(name.rstrip("/"))
-    ending = max((s for s in SUPPORTED_SUFFIXES if base.lower().endswith(s)), key=len, default="")
-    return base[: len(base) - len(ending)]
+def _classes(place: str, value: Any, classes: Mapping[int, str]) -> list[int] | None:
+    try:
+        return parse_annotated(value, classes)
+    except ValueError as error:
+        raise _refuse(place, "annotated must list classes", str(error), "write them as 1;2 or by name") from error
 
 
 def _refuse(subject: str, rule: str, found: str, fix: str) -> VmfError:

@@ -50,6 +50,8 @@ def orientation(affine: Affine) -> str:
         >>> orientation(np.diag([-1.0, -1.0, 1.0, 1.0]))
         'LPS'
     """
+    if not np.isfinite(affine).all():
+        return "???"  # in a message about a header that is refused
     return "".join(code or "?" for code in nib.aff2axcodes(affine))
 
 

@@ -90,6 +90,12 @@ class InterleavedLoader(EpochCounter):
     def __len__(self) -> int:
         return self.steps if self.joint else self.steps * (1 + self.ratio)
 
+    @property
+    def kinds(self) -> dict[str, int]:
+        """Steps of an epoch by what they hold, where labelled and unlabelled batches come in turn."""
+        apart = self.ratio and not self.joint
+        return {"labelled": self.steps, "unlabelled": self.steps * self.ratio} if apart else {}
+
     def __iter__(self) -> Iterator[Batch]:
         epoch, start = self._begin()
         period = 1 if self.joint else 1 + self.ratio

@@ -13,6 +13,7 @@ import nibabel as nib
 import numpy as np
 import numpy.typing as npt
 
+from vmfseg.data.datalist import Datalist, Row
 from vmfseg.data.findings import Finding
 from vmfseg.data.geometry import FAIL_VOXELS, WARN_VOXELS, align_grid, corner_distance, describe_grid, voxel_sizes
 from vmfseg.data.reader import Volume, read_header, read_volume
@@ -27,6 +28,7 @@ __all__ = [
     "fuse_staple",
     "read_frame",
     "read_label",
+    "read_row_label",
 ]
 
 Fusion = Literal["majority", "staple"]
@@ -87,6 +89,19 @@ def read_label(
     fused = fuse_raters([mask.array for mask in aligned], fusion)
     findings = dict.fromkeys(finding for mask in aligned for finding in mask.findings)
     return replace(first, array=fused, findings=tuple(findings))
+
+
+def read_row_label(datalist: Datalist, row: Row, image: Volume) -> Volume:
+    """Read the label of a row of a datalist on the grid of its image; other values than its classes are refused.
+
+    Raises:
+        VmfError: what :func:`read_label`, :func:`align_label` and :func:`check_label_values` refuse.
+    """
+    paths = [str(datalist.path(name)) for name in row.labels]
+    found = read_label(paths if isinstance(row.label, tuple) else paths[0], row.frame, label_map=datalist.label_map)
+    label = align_label(image, found)
+    check_label_values(label, datalist.labels)
+    return label
 
 
 def align_label(image: Volume, label: Volume, what: str = "label") -> Volume:

@@ -14,9 +14,10 @@ from nibabel.spatialimages import HeaderDataError
 
 from vmfseg.data.findings import Finding
 from vmfseg.data.geometry import FAIL_VOXELS, WARN_VOXELS, Affine, corner_distance, describe_grid, voxel_sizes
-from vmfseg.data.payload import MAX_DEFLATE_RATIO, check_file, check_memory, read_exactly, starts_gzip
+from vmfseg.data.payload import MAX_DEFLATE_RATIO, check_file, read_exactly, starts_gzip
 from vmfseg.data.volume import ReadRules, Stored, VolumeHeader, check_grid, check_shape, check_spacing
 from vmfseg.utils import VmfError
+from vmfseg.utils.memory import check_memory
 
 __all__ = ["read_nifti", "read_nifti_header"]
 
@@ -80,6 +81,7 @@ def _inspect(path: str, rules: ReadRules) -> tuple[VolumeHeader, int, int, bool]
     if voxels > rules.max_voxels:
         check_memory(path, voxels, 0, rules.max_voxels)
     slope, inter = _scaling(path, nifti)
+    findings += _check_qfac(path, nifti)
     affine, ortho, notes = _affine(path, nifti, shape, rules)
     findings += notes
     header = VolumeHeader(path, shape, ortho, affine, dtype, slope, inter, nifti, tuple(findings))
@@ -123,6 +125,9 @@ def _parse(path: str, compressed: bool) -> Any:
 def _check_magic(path: str, nifti: Any) -> Any:
     magic = bytes(nifti["magic"].tobytes()).rstrip(b"\0\r\n\x1a")
     if magic in (b"n+1", b"n+2"):
+        marks = nifti["eol_check"].tobytes() if magic == b"n+2" else b"\0\0\0\0"
+        if marks not in (b"\0\0\0\0", b"\r\n\x1a\n"):  # NIfTI-2 has them to show a transfer as text
+            raise _bad_header(path, f"eol_check is {marks!r}: line ends were converted")
         return nifti
     found = {b"ni1": "the header of a .hdr/.img pair", b"ni2": "the header of a .hdr/.img pair", b"": "Analyze 7.5"}
     raise VmfError(
@@ -179,6 +184,18 @@ def _extent(
             fix="copy or download the file again",
         )
     return offset, size
+
+
+def _check_qfac(path: str, nifti: Any) -> list[Finding]:
+    """Read ``pixdim[0]`` 0 as 1, as the standard says; the header is changed so that outputs can be written with it."""
+    qfac = float(nifti["pixdim"][0])
+    if qfac in (-1.0, 1.0) or not int(nifti["qform_code"]) > 0:
+        return []
+    if qfac != 0:
+        raise _bad_header(path, f"pixdim[0] is {qfac:g}, neither 1 nor -1")
+    nifti["pixdim"][0] = 1.0
+    text = "pixdim[0], the handedness of the qform, is 0; read as 1, as the standard says"
+    return [Finding("warning", "VMF209", path, text, path)]
 
 
 def _scaling(path: str, nifti: Any) -> tuple[float, float]:

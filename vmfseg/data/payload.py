@@ -7,18 +7,16 @@ import gzip
 import os
 import stat
 import zlib
-from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from vmfseg.utils import VmfError
+from vmfseg.utils import VmfError, did_you_mean
 
 __all__ = [
     "MAX_DEFLATE_RATIO",
-    "available_memory",
     "check_file",
-    "check_memory",
     "inflate_exactly",
+    "nearest_file",
     "read_exactly",
     "starts_gzip",
 ]
@@ -43,8 +41,9 @@ def check_file(path: str | os.PathLike[str]) -> int:
         if isinstance(error, PermissionError):
             raise _unreadable(name, error) from error
         link = " (a broken link)" if os.path.islink(name) else ""
+        fix = f"check the path.{nearest_file(name)}"
         raise VmfError(
-            "VMF201", subject=name, rule="the file does not exist", found=f"nothing{link}", fix="check the path"
+            "VMF201", subject=name, rule="the file does not exist", found=f"nothing{link}", fix=fix
         ) from error
     if not stat.S_ISREG(status.st_mode):
         raise VmfError(
@@ -128,13 +127,14 @@ def inflate_exactly(path: str, *, start: int, size: int) -> bytearray:
                 if not chunk:
                     break
                 buffer += inflater.decompress(chunk, size + 1 - len(buffer))
+            after = bool(inflater.unused_data or (inflater.eof and file.read(1)))
     except zlib.error as error:
         raise VmfError(
             "VMF212", subject=path, rule="the compressed data is corrupt", found=str(error), fix=_COPY_AGAIN
         ) from error
     except OSError as error:
         raise _unreadable(path, error) from error
-    _check_amount(path, len(buffer), size, len(buffer) > size)
+    _check_amount(path, len(buffer), size, len(buffer) > size or after)
     if not inflater.eof:
         raise VmfError(
             "VMF210",
@@ -165,52 +165,22 @@ def _check_amount(path: str, filled: int, size: int, surplus: bool) -> None:
         )
 
 
-def available_memory() -> int | None:
-    """Return the bytes that this process may still allocate, or ``None`` where the system does not tell.
+def nearest_file(path: str | os.PathLike[str]) -> str:
+    """Return `` Did you mean 'x'?`` for the file beside a missing one whose name is most alike, or an empty string.
 
-    The least of: free system memory, the control group's limit, the address-space limit of the process.
+    Example:
+        >>> import tempfile
+        >>> scan = Path(tempfile.mkdtemp()) / "subject_1.nii.gz"
+        >>> scan.touch()
+        >>> nearest_file(scan.with_name("subjekt_1.nii.gz"))
+        " Did you mean 'subject_1.nii.gz'?"
     """
-    limits = []
-    with suppress(OSError, ValueError):
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                limits.append(int(line.split()[1]) * 1024)
-    with suppress(OSError, ValueError):
-        ceiling = int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii"))
-        limits.append(ceiling - int(Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii")))
-    with suppress(ImportError, OSError, ValueError):
-        import resource  # not on Windows
-
-        soft = resource.getrlimit(resource.RLIMIT_AS)[0]
-        if soft != resource.RLIM_INFINITY:
-            pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-            limits.append(soft - pages * os.sysconf("SC_PAGE_SIZE"))
-    return max(0, min(limits)) if limits else None
-
-
-def check_memory(path: str, voxels: int, needed: int, max_voxels: int) -> None:
-    """Refuse a volume that is too large before anything is allocated for it.
-
-    Raises:
-        VmfError: VMF216 more voxels than ``max_voxels``, VMF217 more bytes than the machine has free.
-    """
-    if voxels > max_voxels:
-        raise VmfError(
-            "VMF216",
-            subject=path,
-            rule=f"an image may have at most {max_voxels} voxels",
-            found=f"the header declares {voxels}",
-            fix="check the header; if the size is right, raise max_voxels",
-        )
-    free = available_memory()
-    if free is not None and needed > free:
-        raise VmfError(
-            "VMF217",
-            subject=path,
-            rule="the image does not fit into the free memory",
-            found=f"it needs {needed / 2**30:.2f} GiB, {free / 2**30:.2f} GiB are free",
-            fix="close other programs, use fewer workers, or crop the image",
-        )
+    missing = Path(path)
+    try:
+        names = [entry.name for entry in missing.parent.iterdir()]
+    except OSError:
+        return ""
+    return did_you_mean(missing.name, names)
 
 
 def _skip(stream: IO[bytes], count: int) -> None:

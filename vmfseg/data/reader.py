@@ -11,13 +11,14 @@ VMF201 to VMF205           missing, not a regular file, not readable, empty, not
 VMF206 to VMF209           not NIfTI, header cut short, not single-file NIfTI, corrupt header
 VMF210 to VMF214           truncated stream, too little data, corrupt stream, too much data, impossible size
 VMF215 *(warning)*         gzip content under another name, and the reverse: read by content
-VMF216, VMF217             too many voxels, more than the free memory (both before anything is allocated)
+VMF216, VMF512             too many voxels, more than the free memory (both before anything is allocated)
 VMF218, VMF219, VMF220     dimensions, voxel type (RGB, complex, ...), scaling that is not finite
 VMF221, VMF222             voxel size zero, negative, NaN or absurd; unit that is not mm
 VMF223, VMF224             form that is zero or NaN; sform, qform and pixdim that contradict each other
 VMF225 *(warning)*         no form at all: voxel sizes are believed
 VMF226                     shear (a warning where it is noise, up to half a voxel at a corner)
-VMF227, VMF228 *(warn.)*   64-bit integers; voxels more than 20 times as long as wide
+VMF227                     values that float32 would destroy (a warning for other 64-bit integers)
+VMF228 *(warning)*         voxels more than 20 times as long as wide
 VMF229, VMF236             slices below 4x4 voxels (warning below 16x16); 2-D image read as one slice (warning)
 VMF230 to VMF233           NaN, infinite, constant, absurd values
 VMF234, VMF235             4-D where 3-D is meant; frame that does not exist
@@ -29,6 +30,7 @@ VMF250, VMF252             labels that are no integers; labels with a scale fact
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -44,10 +46,19 @@ from vmfseg.data.dicom import read_dicom, read_dicom_header
 from vmfseg.data.findings import Finding, warn_findings
 from vmfseg.data.itk_io import read_itk, read_itk_header
 from vmfseg.data.nifti import read_nifti, read_nifti_header
-from vmfseg.data.volume import ReadRules, Stored, Volume, VolumeHeader, check_values
+from vmfseg.data.volume import ReadRules, Stored, Volume, VolumeHeader, check_frame, check_values
 from vmfseg.utils import VmfError
 
-__all__ = ["SUPPORTED_SUFFIXES", "Volume", "VolumeHeader", "VolumeReader", "clear_cache", "read_header", "read_volume"]
+__all__ = [
+    "SUPPORTED_SUFFIXES",
+    "Volume",
+    "VolumeHeader",
+    "VolumeReader",
+    "clear_cache",
+    "image_stem",
+    "read_header",
+    "read_volume",
+]
 
 StrPath = str | os.PathLike[str]
 
@@ -58,6 +69,17 @@ _CACHE_FILES = 4
 _CACHE_BYTES = 1 << 30
 _cache: OrderedDict[tuple[object, ...], Stored] = OrderedDict()
 _cache_lock = threading.Lock()
+
+
+def image_stem(path: StrPath) -> str:
+    """Return the name of an image without its folder and without the ending of a supported file.
+
+    Example:
+        >>> image_stem("scans/a.b.nii.gz")
+        'a.b'
+    """
+    name = os.path.basename(os.fspath(path).rstrip("/"))
+    return re.sub(r"(\.nii(\.gz)?|\.nrrd|\.mha)$", "", name, flags=re.IGNORECASE)
 
 
 def read_header(path: StrPath, **rules: Any) -> VolumeHeader:
@@ -110,11 +132,12 @@ def read_volume(path: StrPath, frame: int | None = None, **rules: Any) -> Volume
             subject=name,
             rule="the frame must exist",
             found=f"frame {frame} of {header.num_frames} (counted from 0)",
-            fix="check the frame numbers of the datalist",
+            fix=f"Choose a frame from 0 to {header.num_frames - 1}.",
         )
     values = stored.values
     if frame is not None and values.ndim == 4:
         values = values[..., frame]
+        check_frame(header, values, frame, checked)
     array = _scale(values, header, checked)
     if checked.kind == "label":
         findings += _check_label(array, header)

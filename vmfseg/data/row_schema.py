@@ -175,7 +175,7 @@ def check_classes(where: str, labels: Mapping[int, str], label_map: Mapping[int,
 def check_rows(where: str, rows: Iterable[Row], labels: Mapping[int, str]) -> None:
     """Refuse rows that are wrong or contradict each other (VMF280, VMF283, VMF284, VMF288)."""
     seen: dict[tuple[tuple[str, ...], int | None], Row] = {}
-    domains: dict[str, str] = {}
+    first: dict[str, Row] = {}
     splits: dict[str, set[str]] = {}
     for row in rows:
         place = f"{where}, subject {row.subject}"
@@ -195,12 +195,24 @@ def check_rows(where: str, rows: Iterable[Row], labels: Mapping[int, str]) -> No
             check_slices(place, row, row.slices, labels)
         key = (tuple(map(os.path.normpath, row.images)), row.frame)
         other = seen.setdefault(key, row)
-        if other is not row and not {other.split, row.split} == _SHAREABLE:
-            raise _twice(
-                place, f"{', '.join(row.images)}{'' if row.frame is None else f' frame {row.frame}'} is listed twice"
+        if other is not row and {other.split, row.split} != _SHAREABLE:
+            frame = "" if row.frame is None else f" frame {row.frame}"
+            raise VmfError(
+                "VMF284",
+                subject=place,
+                rule="rows contradict each other",
+                found=f"{', '.join(row.images)}{frame} is listed twice",
+                fix="remove one of the rows",
             )
-        if domains.setdefault(row.subject, row.domain) != row.domain:
-            raise _twice(place, f"the subject is in domain {domains[row.subject]!r} and in {row.domain!r}")
+        known = first.setdefault(row.subject, row)
+        if known.domain != row.domain:
+            raise VmfError(
+                "VMF284",
+                subject=place,
+                rule="a subject must be in one domain",
+                found=f"{known.images[0]} in domain {known.domain!r}, {row.images[0]} in {row.domain!r}",
+                fix="give its rows one domain, or the subjects different names",
+            )
         if row.split is not None:
             splits.setdefault(row.subject, set()).add(row.split)
     for subject, parts in splits.items():
@@ -233,12 +245,6 @@ def _check_inside(place: str, name: str) -> None:
             found=name,
             fix="choose a root that contains all files",
         )
-
-
-def _twice(place: str, found: str) -> VmfError:
-    return VmfError(
-        "VMF284", subject=place, rule="rows contradict each other", found=found, fix="remove one of the rows"
-    )
 
 
 def refuse(where: str, rule: str, found: str, fix: str) -> VmfError:

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,7 @@ import numpy.typing as npt
 from vmfseg.data.slices import SliceDataset
 from vmfseg.utils import check_choice, numpy_rng
 
-__all__ = ["BALANCES", "EpochCounter", "SliceOrder", "shard_subjects"]
+__all__ = ["BALANCES", "EpochCounter", "SliceOrder", "StreamLoader", "shard_subjects"]
 
 BALANCES = ("none", "domain", "foreground")
 
@@ -55,6 +56,23 @@ class EpochCounter:
         epoch, start = self._epoch, self._start
         self._epoch, self._start = epoch + 1, 0
         return epoch, start
+
+
+class StreamLoader(EpochCounter):
+    """Base of loaders of ``_length`` batches an epoch that can give any stretch of their batches."""
+
+    _length: int = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        epoch, start = self._begin()
+        yield from self.stream(epoch * len(self) + start, len(self) - start)
+
+    def stream(self, start: int, count: int) -> Generator[dict[str, Any], None, None]:
+        """Yield ``count`` batches from batch number ``start`` on, counted over all epochs from 0."""
+        raise NotImplementedError
 
 
 class SliceOrder:

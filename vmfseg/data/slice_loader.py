@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from vmfseg.data.sampling import EpochCounter, SliceOrder
+from vmfseg.data.sampling import SliceOrder, StreamLoader
 from vmfseg.data.slices import SliceDataset
-from vmfseg.transforms.annotation import presence_labels
-from vmfseg.utils import VmfError, check_choice, derive_seed, find_vmf_error
+from vmfseg.transforms.annotation import presence_labels, tile_presence
+from vmfseg.utils import VmfError, check_choice, derive_seed
+from vmfseg.utils.errors import find_vmf_error
 
 __all__ = ["SUPERVISIONS", "SliceLoader"]
 
@@ -26,7 +27,7 @@ Augment = Callable[[Mapping[str, Any], Sequence[int]], dict[str, Any]]
 _Spec = tuple[int, list[int], list[int]]  # epoch, slices, how often each came before in this epoch
 
 
-class SliceLoader(EpochCounter):
+class SliceLoader(StreamLoader):
     """Iterate over a :class:`~vmfseg.data.SliceDataset` in batches.
 
     A batch is a dictionary: ``image`` ``(B, C, H, W)``; ``label`` ``(B, 1, H, W)`` and ``presence`` ``(B, N - 1)``
@@ -47,6 +48,8 @@ class SliceLoader(EpochCounter):
         drop_last: drop an incomplete last batch; ``None`` drops it when shuffling, but never the only one.
         balanced: ``"none"``, ``"domain"`` or ``"foreground"``, see :class:`~vmfseg.data.sampling.SliceOrder`.
         supervision: ``"mask"``; ``"presence"`` shows presence labels but no masks (vMFWeak); ``"none"`` shows neither.
+        tile: with ``supervision="presence"``, side of square tiles in pixels: ``presence`` is then
+            ``(B, N - 1, H / tile, W / tile)``, what each tile shows; 0 for the whole slice.
         rank: number of this process in distributed training.
         world_size: number of processes; subjects are shared out among them.
         pin_memory: copy batches to page-locked memory, for a GPU.
@@ -78,6 +81,7 @@ class SliceLoader(EpochCounter):
         rank: int = 0,
         world_size: int = 1,
         pin_memory: bool = False,
+        tile: int = 0,
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
@@ -89,7 +93,7 @@ class SliceLoader(EpochCounter):
         self.dataset, self.batch_size, self.num_workers, self.pin_memory = dataset, batch_size, num_workers, pin_memory
         self.supervision = _check_supervision(dataset, supervision)
         self._order = SliceOrder(dataset, shuffle, seed, balanced, rank, world_size)
-        self._batches = _Batches(dataset, seed, augment, self.supervision)
+        self._batches = _Batches(dataset, seed, augment, self.supervision, tile)
         self.drop_last = shuffle and len(self._order) >= batch_size if drop_last is None else drop_last
         self._length = len(self._order) // batch_size if self.drop_last else -(-len(self._order) // batch_size)
         if not self._length:
@@ -98,13 +102,6 @@ class SliceLoader(EpochCounter):
                 f"{len(self._order)}. Set drop_last=False."
             )
         self._plan: tuple[int, list[_Spec]] = (-1, [])
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        epoch, start = self._begin()
-        yield from self.stream(epoch * len(self) + start, len(self) - start)
 
     def stream(self, start: int, count: int) -> Generator[dict[str, Any], None, None]:
         """Yield ``count`` batches from batch number ``start`` on, counted over all epochs from 0.
@@ -157,8 +154,11 @@ class SliceLoader(EpochCounter):
 class _Batches(Dataset[dict[str, Any]]):
     """A dataset whose items are whole batches, so that workers augment whole batches."""
 
-    def __init__(self, dataset: SliceDataset, seed: int, augment: Augment | None, supervision: str) -> None:
+    def __init__(
+        self, dataset: SliceDataset, seed: int, augment: Augment | None, supervision: str, tile: int = 0
+    ) -> None:
         self.dataset, self.seed, self.augment, self.supervision = dataset, seed, augment, supervision
+        self.tile = tile
 
     def __getitem__(self, spec: _Spec) -> dict[str, Any]:
         epoch, indices, repeats = spec
@@ -172,6 +172,8 @@ class _Batches(Dataset[dict[str, Any]]):
         if "label" in batch:
             batch["presence"] = presence_labels(batch["label"], self.dataset.num_classes)
             if self.supervision == "presence":
+                if self.tile:
+                    batch["presence"] = tile_presence(batch["label"], self.dataset.num_classes, self.tile)
                 del batch["label"]
         return batch
 

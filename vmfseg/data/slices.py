@@ -30,7 +30,8 @@ class SliceDataset(torch.utils.data.Dataset[dict[str, Any]]):
 
     An item is a dictionary: ``image`` ``(C, H, W)`` float32; ``label`` ``(1, H, W)`` uint8, absent for rows without
     label; ``domain``, ``subject``; ``frame`` (-1 for a 3-D file); ``slice``; ``annotated`` ``(N,)`` bool, the classes
-    that were annotated in this slice; ``sample``, a text that identifies the slice and seeds its randomness. Slices of
+    that were annotated in this slice; ``sample``, a text that identifies the slice and seeds its randomness; with
+    ``motion`` also ``motion`` ``(1, H, W)``, how much each pixel changes over the frames of its file. Slices of
     labelled rows in which no class was annotated (``slices`` of the row) are left out.
 
     Args:
@@ -44,9 +45,11 @@ class SliceDataset(torch.utils.data.Dataset[dict[str, Any]]):
         progress: show a progress bar.
         memory_limit: bytes that may be kept in memory; ``None`` takes 60 % of what is free.
         seed: of random transforms when slices are taken by index; a :class:`~vmfseg.data.SliceLoader` uses its own.
+        motion: add, for rows that are frames of one 4-D file, the standard deviation of the prepared images over these
+            frames (all channels averaged), times 4 and at most 1: hearts move, little else does. 0 for a single frame.
 
     Raises:
-        ValueError: if there is no row.
+        ValueError: if there is no row, or if ``motion`` meets random transforms, which would move the image alone.
         VmfError: see :class:`~vmfseg.data.VolumeDataset`; VMF153 labels outside the classes, VMF154 shapes, VMF280
             ``slices`` that the volume does not have.
 
@@ -69,9 +72,12 @@ class SliceDataset(torch.utils.data.Dataset[dict[str, Any]]):
         progress: bool = False,
         memory_limit: int | None = None,
         seed: int = 0,
+        motion: bool = False,
     ) -> None:
         self.num_classes, self.seed, self.epoch = num_classes, seed, 0
         self.deterministic, self.random = split_random(transform)
+        if motion and self.random.transforms:
+            raise ValueError("motion must be False with random transforms of slices, got True. Use BatchAugment.")
         self._as_classes = AsClassesd("label", num_classes)
         chain = _Stack(self.deterministic, num_classes)
         self.volumes = VolumeDataset(data, chain, default, cache_dir, num_workers, progress, memory_limit)
@@ -89,6 +95,7 @@ class SliceDataset(torch.utils.data.Dataset[dict[str, Any]]):
                 self._presence.append(stack["presence"].numpy()[drawn[-1]])
         self._volume_of = np.repeat(np.arange(len(drawn)), [len(slices) for slices in drawn])
         self._slice_of = np.concatenate(drawn)
+        self._motion = self._motions() if motion else {}
         if not len(self):
             raise ValueError("data must hold an annotated slice, got none. Check the slices of the rows.")
 
@@ -121,6 +128,8 @@ class SliceDataset(torch.utils.data.Dataset[dict[str, Any]]):
         item["frame"], item["slice"] = -1 if frame is None else int(frame), position
         item["annotated"] = self._annotated[volume][:, position]
         item["sample"] = self.sample(index)
+        if self._motion:
+            item["motion"] = self._motion[str(self.rows[volume]["image"])][..., position]
         if self.random.transforms:
             item = self._randomize(item, derive_seed(self.seed, self.epoch, item["sample"]) if seed is None else seed)
             if not label:
@@ -140,6 +149,18 @@ class SliceDataset(torch.utils.data.Dataset[dict[str, Any]]):
             out["label"] = _bare(self._as_classes(out)["label"])
         out["image"] = _bare(out["image"]).to(torch.float32)
         return out
+
+    def _motions(self) -> dict[str, torch.Tensor]:
+        """Return the motion ``(1, H, W, D)`` of every file."""
+        frames: dict[str, list[int]] = {}
+        for number, row in enumerate(self.rows):
+            frames.setdefault(str(row["image"]), []).append(number)
+        found = {}
+        for image, numbers in frames.items():
+            stack = torch.stack([self.volumes[number]["image"] for number in numbers])
+            spread = stack.std(dim=0, correction=0).mean(dim=0, keepdim=True)
+            found[image] = _slices_first((4 * spread).clamp(max=1.0), torch.float32)
+        return found
 
     def domain(self, index: int) -> str:
         """Return the domain of a slice."""

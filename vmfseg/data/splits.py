@@ -32,9 +32,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from vmfseg.data.datalist import SPLITS, Datalist, Row
-from vmfseg.utils import VmfError, check_choice, did_you_mean, numpy_rng, sha256_bytes
+from vmfseg.utils import VmfError, check_choice, did_you_mean, numpy_rng
+from vmfseg.utils.io import sha256_bytes
 
-__all__ = ["Protocol", "Split", "labeled_fraction", "leave_one_domain_out", "weakly_labeled"]
+__all__ = ["Protocol", "Split", "check_target", "labeled_fraction", "leave_one_domain_out", "weakly_labeled"]
 
 Protocol = Literal["clean", "reference"]
 
@@ -212,7 +213,7 @@ def leave_one_domain_out(
         >>> leave_one_domain_out(data, "C", labeled_fraction=0.2).counts()
         {'labeled': 4, 'unlabeled': 14, 'validation': 2, 'target': 10}
     """
-    _check_target(datalist, target)
+    check_target(datalist, target)
     amount = (0.0 if protocol == "reference" else 0.2) if validation_fraction is None else validation_fraction
     if not 0 <= amount <= 1:
         raise ValueError(f"validation_fraction must be between 0 and 1, got {amount}. Use 0.2, or 0 for none.")
@@ -286,7 +287,8 @@ def _hold_out(
     return train - validation, validation
 
 
-def _check_target(datalist: Datalist, target: str) -> None:
+def check_target(datalist: Datalist, target: str) -> None:
+    """Refuse a target that is no domain (VMF290), or the only one (VMF291)."""
     domains = datalist.domains
     if target not in domains:
         raise VmfError(

@@ -3,12 +3,14 @@
 
 On top of the reader's own rules (see :mod:`vmfseg.data.reader`):
 
-===================  ===================================================================================
+===================  ============================================================================================
 code                 finding
-===================  ===================================================================================
+===================  ============================================================================================
 VMF251               label values outside the classes, with voxel counts
 VMF253, 254, 255     label or channel of another shape, elsewhere (a warning up to half a voxel), mirrored
 VMF256               image and label swapped, or a label that is no mask
+VMF243 *(warning)*   scans of a domain lie in another plane, mirrored or turned, by their headers
+VMF244 *(warning)*   structures of a domain lie in another direction from each other, though the headers agree
 VMF258 *(warning)*   empty mask
 VMF259 *(warning)*   image and label of opposite handedness, equal after reordering
 VMF260               the same voxels under two subjects
@@ -17,9 +19,9 @@ VMF262               class that no label contains
 VMF263 *(warning)*   label contains a class that is declared as not annotated
 VMF264 *(warning)*   left ventricle larger at ES than at ED: are the phases swapped?
 VMF265 *(warning)*   myocardium around class RV instead of LV: are the classes in ACDC's order?
-VMF266 *(warning)*   both ends of the stack empty beside large areas: were those slices annotated?
+VMF266 *(warning)*   an end of the stack empty beside a large area, and no end that tapers: were those slices annotated?
 VMF280               annotated slices that the file does not have
-===================  ===================================================================================
+===================  ============================================================================================
 """
 
 from __future__ import annotations
@@ -38,8 +40,11 @@ import numpy.typing as npt
 
 from vmfseg.data.datalist import Datalist, Row
 from vmfseg.data.findings import Finding
-from vmfseg.data.masks import align_label, check_label_values, read_frame, read_label
+from vmfseg.data.geometry import voxel_sizes
+from vmfseg.data.masks import align_label, read_frame, read_row_label
+from vmfseg.data.orientation import Pose, class_direction, orientation_findings, slice_frame, stack_affine, stack_array
 from vmfseg.data.reader import Volume, read_volume
+from vmfseg.data.scan_facts import undrawn_ends
 from vmfseg.transforms.annotation import slice_table, slices_text
 from vmfseg.transforms.spatial import slice_axis
 from vmfseg.utils import VmfError, sha256_file
@@ -47,7 +52,6 @@ from vmfseg.utils import VmfError, sha256_file
 __all__ = ["verify_datalist"]
 
 _MANY_VALUES = 64
-_LARGE = 0.25  # of the largest area in a slice: anatomy that ends within the stack tapers off at one end at least
 
 
 @dataclass
@@ -59,6 +63,7 @@ class _Report:
     digests: dict[str, str] = field(default_factory=dict)
     classes: set[int] = field(default_factory=set)
     sizes: dict[tuple[str, str], int] = field(default_factory=dict)
+    poses: dict[str, Pose] = field(default_factory=dict)
 
     def error(self, error: VmfError) -> None:
         self._add(Finding.from_error(error, self.subject))
@@ -103,7 +108,9 @@ def verify_datalist(
             if progress is not None:
                 progress(len(reports), len(subjects))
     findings = [finding for report in reports for finding in report.findings]
-    return [*findings, *_duplicates(reports), *_missing_classes(datalist, reports)]
+    poses = [pose for report in reports for pose in report.poses.values()]
+    turned = orientation_findings(poses, datalist.labels)
+    return [*findings, *_duplicates(reports), *_missing_classes(datalist, reports), *turned]
 
 
 def _check_subject(datalist: Datalist, subject: str, rows: list[Row]) -> _Report:
@@ -152,6 +159,8 @@ def _check_row(datalist: Datalist, row: Row, volumes: list[Volume], report: _Rep
     image, *others = (_frame_of(volume, row.frame) for volume in volumes)
     for other in others:
         report.keep(align_label(image, other, what="channel"))
+    pose = Pose(row.domain, row.subject, slice_frame(image.affine, image.array.shape), {})
+    report.poses.setdefault(row.images[0], pose)
     if not row.is_labeled:
         return
     paths = [str(datalist.path(name)) for name in row.labels]
@@ -160,9 +169,7 @@ def _check_row(datalist: Datalist, row: Row, volumes: list[Volume], report: _Rep
     if os.path.realpath(image.path) in {os.path.realpath(path) for path in paths}:
         raise _swapped(image.path, "image and label are the same file")
     try:
-        label = read_label(paths if isinstance(row.label, tuple) else paths[0], row.frame, label_map=datalist.label_map)
-        label = align_label(image, label)
-        check_label_values(label, datalist.labels)
+        label = read_row_label(datalist, row, image)
     except VmfError as error:
         count = _distinct(paths[0]) if error.code in ("VMF250", "VMF251") else 0
         if count > _MANY_VALUES:
@@ -170,6 +177,10 @@ def _check_row(datalist: Datalist, row: Row, volumes: list[Volume], report: _Rep
         raise
     report.keep(label)
     _check_content(datalist, row, label, report)
+    if not any(finding.code == "VMF265" for finding in report.findings):  # swapped classes would look like turned ones
+        sizes = voxel_sizes(stack_affine(image.affine, image.array.shape)).tolist()
+        directions = class_direction(stack_array(label.array, image.affine), sizes[:2])
+        report.poses[row.images[0]] = replace(pose, directions=directions)
 
 
 def _check_content(datalist: Datalist, row: Row, label: Volume, report: _Report) -> None:
@@ -198,16 +209,16 @@ def _check_content(datalist: Datalist, row: Row, label: Volume, report: _Report)
 
 def _check_slices(datalist: Datalist, row: Row, label: Volume, report: _Report, where: str) -> None:
     """Check the annotated slices of a row, or warn where it looks as if only some of them were annotated."""
-    axis = slice_axis(label.affine, label.array.shape)
+    axis = _axis(label)
     slices = datalist.slices_of(row)
     if slices is not None:
         slice_table(slices_text(slices), datalist.num_classes, label.array.shape[axis])
         return
     areas = (label.array > 0).sum(axis=tuple(k for k in range(3) if k != axis))
-    drawn = np.flatnonzero(areas)
-    if len(drawn) and not areas[0] and not areas[-1] and min(areas[drawn[0]], areas[drawn[-1]]) >= _LARGE * areas.max():
-        text = f"slices {drawn[0]}-{drawn[-1]} of {len(areas)} are labelled{where}, and both ends stop at a large area"
-        report.warn("VMF266", f"{text}: if the others were not annotated, give a column slices", label.path)
+    drawn = undrawn_ends(areas)
+    if drawn is not None:
+        text = f"only slices {drawn} of 0-{len(areas) - 1} are labelled{where}, and the label ends at a large area"
+        report.warn("VMF266", f"{text}: if the others were not annotated, write {drawn} in a column slices", label.path)
 
 
 def _check_phases(datalist: Datalist, report: _Report) -> None:
@@ -243,6 +254,10 @@ def _missing_classes(datalist: Datalist, reports: list[_Report]) -> Iterator[Fin
     for value in sorted(claimed - classes - {0}):
         text = f"no label contains class {value} ({datalist.labels[value]}) - check the class numbers or label_map"
         yield Finding("error", "VMF262", datalist.name, text)
+
+
+def _axis(volume: Volume) -> int:
+    return slice_axis(volume.affine, volume.array.shape)
 
 
 def _frame_of(volume: Volume, frame: int | None) -> Volume:

@@ -21,14 +21,19 @@ from vmfseg.data.geometry import (
     nearest_orthonormal,
     voxel_sizes,
 )
-from vmfseg.utils import VmfError, check_choice, check_positive
+from vmfseg.utils import VmfError, check_choice
+from vmfseg.utils.checks import check_positive
+from vmfseg.utils.memory import MAX_VOXELS
 
-__all__ = ["ReadRules", "Stored", "Volume", "VolumeHeader", "check_grid", "check_shape", "check_values"]
+__all__ = ["ReadRules", "Stored", "Volume", "VolumeHeader", "check_frame", "check_grid", "check_shape", "check_values"]
 
 _SPACING_RANGE = (1e-4, 1e3)
 _MAX_SKEW = 0.01
 _MAX_ANISOTROPY = 20.0
 _MAX_ABSOLUTE = 1e12
+_MAX_ROUNDING = 1e-3
+_MIN_SPAN = 1e-30
+_EXACT = {"bool", "int8", "uint8", "int16", "uint16", "float16", "float32"}
 _MIN_PLANE = 4
 _SMALL_PLANE = 16
 
@@ -49,7 +54,7 @@ class ReadRules:
     nan_to: float | None = None
     prefer: Literal["sform", "qform"] | None = None
     allow_shear: bool = False
-    max_voxels: int = 2**31
+    max_voxels: int = MAX_VOXELS
 
     def __post_init__(self) -> None:
         check_choice("kind", self.kind, ["image", "label"])
@@ -224,7 +229,8 @@ def check_values(stored: Stored, rules: ReadRules) -> list[Finding]:
     """Check all voxels of a file once, before any frame is handed out.
 
     Raises:
-        VmfError: VMF230 NaN, VMF231 infinite, VMF232 constant image, VMF233 absurd range.
+        VmfError: VMF227 values that float32 cannot hold, VMF230 NaN, VMF231 infinite, VMF232 constant image, VMF233
+            absurd range.
     """
     header, values = stored.header, stored.values
     path = header.path
@@ -244,8 +250,69 @@ def check_values(stored: Stored, rules: ReadRules) -> list[Finding]:
         finite = values[np.isfinite(values)]
         low, high = _bounds(finite) if finite.size else (rules.nan_to, rules.nan_to)
         text = f"{found}; replaced by {rules.nan_to:g}"
-        return [Finding("warning", "VMF230", path, text, path), *_range(header, low, high, rules)]
-    return _range(header, low, high, rules)
+        notes = [Finding("warning", "VMF230", path, text, path), *_range(header, low, high, rules)]
+    else:
+        notes = _range(header, low, high, rules)
+    _check_rounding(stored, abs(high - low) * abs(header.slope), rules)
+    return notes + _constant_frames(stored, rules)
+
+
+def check_frame(header: VolumeHeader, values: npt.NDArray[Any], frame: int | None, rules: ReadRules) -> None:
+    """Refuse a frame of a cine that is constant, when it is taken (VMF232)."""
+    if rules.kind == "image" and frame is not None and values.size and values.min() == values.max():
+        found = f"every voxel of frame {frame} is {float(values.flat[0]) * header.slope + header.inter:g}"
+        raise _constant(header.path, found)
+
+
+def _constant_frames(stored: Stored, rules: ReadRules) -> list[Finding]:
+    if rules.kind != "image" or stored.values.ndim != 4:
+        return []
+    axes = (0, 1, 2)
+    flat = np.flatnonzero(stored.values.min(axis=axes) == stored.values.max(axis=axes))
+    if not len(flat):
+        return []
+    path = stored.header.path
+    shown = ", ".join(str(k) for k in flat[:8]) + (" ..." if len(flat) > 8 else "")
+    text = f"{len(flat)} of {stored.values.shape[3]} frames are constant ({shown}); they are refused when they are used"
+    return [Finding("warning", "VMF232", path, text, path)]
+
+
+def _check_rounding(stored: Stored, span: float, rules: ReadRules) -> None:
+    """Refuse values that float32, in which everything is computed, would destroy.
+
+    The largest change by the cast must stay below a thousandth of the range of an image, and of one of a label.
+    """
+    header, values = stored.header, stored.values
+    if 0 < span < _MIN_SPAN and rules.kind == "image":
+        raise _not_float32(header.path, f"a range of {span:g}")
+    exact = header.slope == 1.0 and header.inter == 0.0 and values.dtype.name in _EXACT
+    if exact or (rules.kind == "image" and values.dtype.kind in "iu" and span == 0):
+        return
+    limit = _MAX_ROUNDING * (1.0 if rules.kind == "label" else span)
+    for part in np.moveaxis(values, -1, 0):  # a slice or frame at a time, to bound the memory
+        real = part[np.isfinite(part)].astype(np.float64) * header.slope + header.inter
+        if real.size and float(np.abs(real.astype(np.float32) - real).max()) > limit:
+            raise _not_float32(header.path, f"values such as {real.max():.12g} in a range of {span:g}")
+
+
+def _not_float32(path: str, found: str) -> VmfError:
+    return VmfError(
+        "VMF227",
+        subject=path,
+        rule="32-bit floats, in which vmfseg computes, cannot hold these values",
+        found=found,
+        fix="subtract the offset, or scale the values to the order of 1 to 1e6, and export the image again",
+    )
+
+
+def _constant(path: str, found: str) -> VmfError:
+    return VmfError(
+        "VMF232",
+        subject=path,
+        rule="an image must not be constant",
+        found=found,
+        fix="export the image again; if a mask was meant as the label, check the order of the paths",
+    )
 
 
 def _range(header: VolumeHeader, low: float, high: float, rules: ReadRules) -> list[Finding]:
@@ -259,13 +326,7 @@ def _range(header: VolumeHeader, low: float, high: float, rules: ReadRules) -> l
             fix="check byte order and scaling, then export the image again",
         )
     if rules.kind == "image" and low == high:
-        raise VmfError(
-            "VMF232",
-            subject=header.path,
-            rule="an image must not be constant",
-            found=f"every voxel is {real[0]:g}",
-            fix="export the image again; if a mask was meant as the label, check the order of the paths",
-        )
+        raise _constant(header.path, f"every voxel is {real[0]:g}")
     if header.dtype.kind in "iu" and header.dtype.itemsize == 8:
         exact = max(abs(low), abs(high)) <= 2**24
         text = f"stored as {header.dtype.name}, read as float32 {'without loss' if exact else 'with rounding'}"

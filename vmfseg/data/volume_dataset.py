@@ -21,8 +21,9 @@ from monai.data import CacheDataset
 from monai.transforms import Compose, RandomizableTrait, Transform
 
 from vmfseg.data.disk_cache import DiskCache
-from vmfseg.data.payload import available_memory
-from vmfseg.utils import VmfError, find_vmf_error
+from vmfseg.utils import VmfError
+from vmfseg.utils.errors import find_vmf_error
+from vmfseg.utils.memory import available_memory
 
 __all__ = ["VolumeDataset", "split_random"]
 

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ignite engines on MONAI's trainers and evaluators, and the stages that chain them."""
 
-from .clustering_trainer import KernelClusteringTrainer
-from .cross_pseudo_trainer import CrossPseudoTrainer
 from .prediction_evaluator import PredictionEvaluator, SavePredictionHandler
-from .semi_supervised import SemiSupervisedTrainer
-from .stages import CalibrationStage, EvaluationStage, KernelStage, PretrainingStage, StageRunner, TrainingStage
+from .stages.calibration_stage import CalibrationStage
+from .stages.evaluation_stage import EvaluationStage
+from .stages.kernel_stage import KernelStage
+from .stages.pretraining_stage import PretrainingStage
+from .stages.runner import StageRunner
+from .stages.training_stage import TrainingStage
+from .trainers import CrossPseudoTrainer, KernelClusteringTrainer, SemiSupervisedTrainer
 
 __all__ = [
     "CalibrationStage",

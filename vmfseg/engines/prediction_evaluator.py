@@ -16,8 +16,8 @@ from monai.engines.utils import IterationEvents
 from monai.utils.enums import CommonKeys as Keys
 from torch.utils.data import DataLoader, Dataset
 
-from vmfseg.model import Predictor, write_label
-from vmfseg.model.writer import label_path
+from vmfseg.model import Predictor
+from vmfseg.model.scan import label_path, write_label
 
 __all__ = ["PredictionEvaluator", "SavePredictionHandler"]
 
@@ -27,7 +27,7 @@ class PredictionEvaluator(Evaluator):  # type: ignore[misc]
 
     The batch is a row with a loaded ``image`` ``(C, X, Y, Z)``; ``engine.state.output`` has ``pred`` ``(1, X, Y, Z)``,
     a ``MetaTensor`` of class numbers with the image's metadata, and ``frame``, the
-    :class:`~vmfseg.model.FramePrediction`. MONAI's and ignite's handlers plug in.
+    :class:`~vmfseg.model.prediction.FramePrediction`. MONAI's and ignite's handlers plug in.
 
     Args:
         val_data_loader: rows, for instance a MONAI ``Dataset`` with :class:`vmfseg.data.LoadVolumed`.

@@ -7,7 +7,6 @@ import contextlib
 import functools
 import io
 import logging
-import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -23,19 +22,20 @@ from vmfseg.model.artifact import Model
 from vmfseg.model.backends import OnnxBackend, OpenVINOBackend
 from vmfseg.model.deploy import Explained, deploy, explained_network, run_batch
 from vmfseg.model.probe import guard_int8
+from vmfseg.model.shelves import INSTALLED, output_folder
+from vmfseg.model.ship import SHIPPED_FILES
 from vmfseg.model.weights import read_tensors
 from vmfseg.networks import VMFNet
 from vmfseg.utils import (
     VmfError,
-    atomic_path,
     check_choice,
-    library_versions,
     read_json,
     sha256_file,
     torch_rng,
     write_json,
 )
-from vmfseg.utils.io import StrPath
+from vmfseg.utils.io import StrPath, copy_file, refuse_existing
+from vmfseg.utils.manifest import library_versions
 from vmfseg.utils.packages import require_package
 
 __all__ = ["FORMATS", "ExportReport", "calibration_slices", "export_bundle"]
@@ -97,9 +97,10 @@ def export_bundle(
     prepared, and how the comparison went.
 
     Args:
-        bundle: folder of the bundle or of a run, or a name below ``bundles``.
+        bundle: folder of the bundle or of a run, or the name of a bundle.
         to: see :data:`FORMATS`.
-        output: the file; default beside the weights, where ``vmfseg segment --backend`` looks for it.
+        output: the file; default beside the weights, where ``vmfseg segment --backend`` looks for it. A model of the
+            installed package is copied to ``runs/BUNDLE_shipped/models`` first, the place for ``--backend`` then.
         int8: quantize to 8 bits (OpenVINO only), calibrated on one half of the bundle's slices and compared on the
             other.
         checkpoint: other weights than those below ``models``.
@@ -117,11 +118,10 @@ def export_bundle(
         raise ValueError(f"to must be openvino for int8, got {to}. Leave int8 out for other formats.")
     model = Model.load(bundle, checkpoint, trust=trust)
     name = "model_int8.xml" if int8 else FORMATS[to]
+    if output is None:
+        model = _own_copy(model)
     target = model.weights.with_name(name) if output is None else Path(output).expanduser()
-    if target.exists() and not overwrite:
-        raise VmfError(
-            "VMF503", subject=str(target), rule="the output exists already", fix="pass --overwrite or choose another -o"
-        )
+    refuse_existing([target], overwrite)
     network = model.build_network()
     slices, real = calibration_slices(model, None if int8 else _SLICES)
     if int8 and (not real or len(slices) < 2):
@@ -155,6 +155,18 @@ def export_bundle(
     }
     write_json(target.with_name(target.name + ".json"), note)
     return report
+
+
+def _own_copy(model: Model) -> Model:
+    """Copy a model of the installed package to a folder of the user, where more can be written beside it."""
+    folder = model.weights.parent
+    if not folder.resolve().is_relative_to(INSTALLED):
+        return model
+    own = Path(output_folder(model.root, "shipped")) / "models"  # never among models that the user trained
+    for name in SHIPPED_FILES:
+        if (folder / name).is_file() and not (own / name).exists():
+            copy_file(folder / name, own / name, overwrite=False)
+    return Model.load(own, trust=model.trust)
 
 
 def calibration_slices(model: Model, count: int | None = _SLICES) -> tuple[torch.Tensor, bool]:
@@ -318,8 +330,7 @@ def _publish(made: Path, target: Path, overwrite: bool) -> None:
     """Move the files into place, what a name refers to before the name itself."""
     for file in sorted(made.parent.iterdir(), key=lambda f: f.suffix == made.suffix):
         place = target.with_suffix(file.suffix)
-        with atomic_path(place, overwrite=overwrite or file.suffix != made.suffix) as temporary:
-            shutil.copyfile(file, temporary)
+        copy_file(file, place, overwrite=overwrite or file.suffix != made.suffix)
 
 
 @contextlib.contextmanager

@@ -12,8 +12,9 @@ from typing import Any, Protocol
 import torch
 from ignite.engine import Engine, Events
 
-from vmfseg.utils import VmfError, atomic_write, read_json, sha256_bytes, write_json
-from vmfseg.utils.io import StrPath
+from vmfseg.networks.parts import bare_network
+from vmfseg.utils import VmfError, atomic_write, read_json, write_json
+from vmfseg.utils.io import StrPath, sha256_bytes
 
 __all__ = ["ModelSelection", "RunCheckpoint", "Stateful", "load_tensors", "save_tensors"]
 
@@ -163,9 +164,8 @@ class ModelSelection:
 
     def take(self, network: torch.nn.Module, metric: float | None = None, epoch: int = 0) -> None:
         """Keep a copy of the weights of ``network``."""
-        bare = getattr(network, "module", network)
         self.best_metric, self.best_epoch = metric, epoch
-        self.best_state = {k: v.detach().clone().cpu() for k, v in bare.state_dict().items()}
+        self.best_state = {k: v.detach().clone().cpu() for k, v in bare_network(network).state_dict().items()}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state."""

@@ -9,11 +9,12 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from ignite.engine import Engine, Events
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
+
+from vmfseg.handlers.tensorboard import scalar_terms
 
 __all__ = ["ProgressHandler"]
 
@@ -58,7 +59,7 @@ class ProgressHandler:
             columns = (
                 TextColumn("{task.description}"),
                 BarColumn(24),
-                TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+                TextColumn("{task.completed:.0f}/{task.total:.0f} steps"),
                 TimeRemainingColumn(),
             )
             self._bar = _BarAndTerms(*columns, console=Console())
@@ -68,16 +69,10 @@ class ProgressHandler:
             self._task = self._bar.add_task(self.name, total=total, completed=self._first, terms="")
 
     def _count(self, engine: Any) -> None:
-        output = engine.state.output
-        for item in output if isinstance(output, list) else [output]:
-            for key, value in item.items():
-                scalar = isinstance(value, float) or (isinstance(value, torch.Tensor) and value.ndim == 0)
-                if scalar and not key.endswith("'"):
-                    total, count = self._sums.get(key, (0.0, 0))
-                    self._sums[key] = (
-                        total + float(value.detach() if isinstance(value, torch.Tensor) else value),
-                        count + 1,
-                    )
+        for key, value in scalar_terms(engine.state.output).items():
+            if not key.endswith("'"):  # terms of a second network
+                total, count = self._sums.get(key, (0.0, 0))
+                self._sums[key] = (total + value, count + 1)
         if self._bar is not None:
             self._bar.update(self._task, completed=engine.state.iteration, terms=self._terms())
 
@@ -89,7 +84,8 @@ class ProgressHandler:
             done = max(1, state.iteration - self._first)
             left = spent / done * (state.max_epochs * state.epoch_length - state.iteration)
             sys.stdout.write(
-                f"{self.name}: {state.iteration}/{state.max_epochs * state.epoch_length}  {self._terms()}  "
+                f"{self.name}: {state.iteration}/{state.max_epochs * state.epoch_length} steps{_kinds(engine)}  "
+                f"{self._terms()}  "
                 f"{spent:.0f} s, {left:.0f} s left\n"
             )
             sys.stdout.flush()
@@ -114,3 +110,10 @@ class ProgressHandler:
     def _fail(self, engine: Any, error: BaseException) -> None:
         self._close(engine)
         raise error
+
+
+def _kinds(engine: Any) -> str:
+    """Return how many steps of the whole training are of which kind, if its loader tells."""
+    kinds = getattr(getattr(engine, "data_loader", None), "kinds", None) or {}
+    parts = [f"{count * engine.state.max_epochs} {kind}" for kind, count in kinds.items()]
+    return f" ({' + '.join(parts)})" if parts else ""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 from ignite.engine import Engine, Events
 
-from vmfseg.utils.io import StrPath
+from vmfseg.utils.io import StrPath, refusing
 
 __all__ = ["ListedOutputHandler", "RunWriter", "scalar_terms"]
 
@@ -28,7 +29,7 @@ def scalar_terms(output: Any) -> dict[str, float]:
     """
     item: Mapping[str, Any] = output[0] if isinstance(output, list) else output
     return {
-        str(key): float(value)
+        str(key): float(value.detach() if isinstance(value, torch.Tensor) else value)
         for key, value in item.items()
         if isinstance(value, float) or (isinstance(value, torch.Tensor) and value.ndim == 0)
     }
@@ -62,10 +63,13 @@ class RunWriter:
 
     MONAI's handlers open theirs when they are built. Building a config, or a run whose training is done already, would
     leave empty files, and runs into one folder would draw one tangled curve. Of several processes only the first
-    writes.
+    writes. The file is written by a thread of TensorBoard's, whose error comes with the next value.
 
     Args:
         log_dir: where the folder of the run goes.
+
+    Raises:
+        VmfError: VMF501 if the disk is full, VMF502 if the folder cannot be written.
 
     Example:
         >>> import tempfile
@@ -84,20 +88,23 @@ class RunWriter:
 
     def add_scalar(self, tag: str, scalar_value: float, global_step: int | None = None, **kwargs: Any) -> None:
         """Write a value."""
-        writer = self._open()
-        if writer is not None:
-            writer.add_scalar(tag, scalar_value, global_step, **kwargs)
+        with refusing(self.log_dir):
+            writer = self._open()
+            if writer is not None:
+                writer.add_scalar(tag, scalar_value, global_step, **kwargs)
 
     def flush(self) -> None:
         """Put on disk what was written."""
         if self._writer is not None:
-            self._writer.flush()
+            with refusing(self.log_dir):
+                self._writer.flush()
 
     def close(self) -> None:
         """Close the file, if there is one."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            with refusing(self.log_dir):
+                writer.close()
 
     def _open(self) -> Any:
         if torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_rank():
@@ -105,5 +112,13 @@ class RunWriter:
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter  # a second of import time
 
+            if threading.excepthook is threading.__excepthook__:
+                threading.excepthook = _without_writers
             self._writer = SummaryWriter(str(self.log_dir / time.strftime("%Y%m%d-%H%M%S")))
         return self._writer
+
+
+def _without_writers(args: threading.ExceptHookArgs) -> None:
+    """Print no traceback of TensorBoard's thread: its error is raised again where the next value is written."""
+    if type(args.thread).__name__ != "_AsyncWriterThread":
+        threading.__excepthook__(args)

@@ -56,7 +56,7 @@ class VMFLoss(nn.Module):
         cross_entropy_on: ``"logits"`` or ``"probabilities"`` (reference code).
         class_weights: of the cross-entropy.
         clustering_reduction: ``"mean"`` (paper) or ``"sum"`` over the batch (reference code).
-        presence_kind: ``"l1"`` (paper) or ``"bce"``.
+        presence_kind: ``"l1"`` (paper), ``"bce"`` or ``"balanced"``.
         presence_any: compare one output with "any structure is there" (the weakly supervised setting) instead of one
             output a structure.
         pseudo_target: ``"threshold"`` (paper) or ``"argmax"``.
@@ -179,10 +179,7 @@ class VMFLoss(nn.Module):
 
     def _checked_ramps(self, ramps: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, float]]:
         for term, ends in ramps.items():
-            if term not in self.TERMS:
-                raise ValueError(
-                    f"ramps must name terms of {', '.join(self.TERMS)}, got {term!r}.{did_you_mean(term, self.TERMS)}"
-                )
+            self._check_term("ramps", term)
             if len(ends) != 2 or not 0 <= ends[0] < ends[1] <= 1:
                 raise ValueError(
                     f"ramps[{term!r}] must be two fractions of the training, start before end, got {list(ends)}. "
@@ -190,12 +187,14 @@ class VMFLoss(nn.Module):
                 )
         return {term: (float(ends[0]), float(ends[1])) for term, ends in ramps.items()}
 
+    def _check_term(self, name: str, term: str) -> None:
+        if term not in self.TERMS:
+            hint = did_you_mean(term, self.TERMS)
+            raise ValueError(f"{name} must name terms of {', '.join(self.TERMS)}, got {term!r}.{hint}")
+
     def _checked(self, name: str, weights: Mapping[str, float]) -> dict[str, float]:
         for term, weight in weights.items():
-            if term not in self.TERMS:
-                raise ValueError(
-                    f"{name} must name terms of {', '.join(self.TERMS)}, got {term!r}.{did_you_mean(term, self.TERMS)}"
-                )
+            self._check_term(name, term)
             if not (isinstance(weight, int | float) and 0 <= weight < float("inf")):
                 raise ValueError(
                     f"{name}[{term!r}] must be a finite number of at least 0, got {weight}. 0 switches the term off."

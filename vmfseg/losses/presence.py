@@ -18,13 +18,15 @@ class PresenceLoss(nn.Module):
     .. math:: L_{weak}(\hat c, c) = |\hat c - c|_1
 
     (Eq. 7 of Liu et al. 2023), averaged over batch and structures, on the raw outputs of the presence head.
-    ``kind="bce"`` reads them as logits instead. The reference code compares one output with three labels, which torch
-    broadcasts silently; here shapes must agree.
+    Its minimizer is the median: where most images show the structure, "always 1" is optimal. ``kind="bce"`` reads the
+    outputs as logits instead, and ``"balanced"`` weighs present and absent ones so that each side of the batch counts
+    one half, :math:`\frac12 \overline{\ell}_{c=1} + \frac12 \overline{\ell}_{c=0}` (one side alone: its mean). The
+    reference code compares one output with three labels, which torch broadcasts silently; here shapes must agree.
 
-    Shape: ``BK`` and ``BK`` -> scalar.
+    Shape: ``BK`` and ``BK`` -> scalar; likewise with tiles behind, ``BKHW``.
 
     Args:
-        kind: ``"l1"`` (paper) or ``"bce"``.
+        kind: ``"l1"`` (paper), ``"bce"`` or ``"balanced"``.
 
     Example:
         >>> PresenceLoss()(torch.tensor([[0.5, 1.0]]), torch.tensor([[1.0, 0.0]]))
@@ -36,7 +38,7 @@ class PresenceLoss(nn.Module):
 
     def __init__(self, kind: str = "l1") -> None:
         super().__init__()
-        check_choice("kind", kind, ("l1", "bce"))
+        check_choice("kind", kind, ("l1", "bce", "balanced"))
         self.kind = kind
 
     def forward(self, prediction: torch.Tensor, presence: torch.Tensor) -> torch.Tensor:
@@ -49,4 +51,8 @@ class PresenceLoss(nn.Module):
         target = presence.to(prediction.dtype)
         if self.kind == "l1":
             return F.l1_loss(prediction, target)
-        return F.binary_cross_entropy_with_logits(prediction, target)
+        if self.kind == "bce":
+            return F.binary_cross_entropy_with_logits(prediction, target)
+        losses = F.binary_cross_entropy_with_logits(prediction, target, reduction="none")
+        sides = [losses[chosen].mean() for chosen in (target > 0.5, target <= 0.5) if bool(chosen.any())]
+        return torch.stack(sides).mean()

@@ -9,7 +9,7 @@ from .objective import MethodLoss
 from .outputs import MethodParts
 from .saml import SAMLLoss, SAMLTrainer, SAMLUNet
 from .sdnet import SDNet
-from .sdnet_training import SDNetLoss, SDNetTrainer
+from .sdnet_training import SDNetLoss, SDNetTrainer, load_generator
 from .unet import SegmentationUNet
 
 __all__ = [
@@ -29,4 +29,5 @@ __all__ = [
     "SDNetLoss",
     "SDNetTrainer",
     "SegmentationUNet",
+    "load_generator",
 ]

@@ -10,7 +10,8 @@ space of as many dimensions as there are classes:
 
 .. math:: L = L_{seg} + 0.01 \, KL(q(z|x) \,\|\, \mathcal N(0, I)) + 0.001 \, \sigma_{K+1}(M)
 
-with :math:`M` the features of 2000 random pixels and :math:`K` the number of classes, background included.
+with :math:`M` the features of 2000 random pixels and :math:`K` the number of classes, background included. Weights and
+number of pixels are those of the released code (equation numbers: not checked against print).
 
 Departures from the released code: (1) :math:`z = \mu + \sigma\epsilon`; the code samples twice, which gives mean
 :math:`\mu(1+\sigma)` and deviation :math:`\sigma^2`. (2) One network with all classes in place of a cascade (cord

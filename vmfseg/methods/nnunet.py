@@ -30,9 +30,10 @@ import numpy as np
 import torch
 
 from vmfseg.data import LoadVolumed
+from vmfseg.handlers.checkpoint import load_tensors
 from vmfseg.transforms.annotation import annotated_slices
-from vmfseg.transforms.spatial import slice_axis
-from vmfseg.utils import VmfError, derive_seed, read_json, write_json
+from vmfseg.transforms.spatial import ToSliceStackd, slice_axis, slice_stack_axcodes
+from vmfseg.utils import VmfError, atomic_path, derive_seed, read_json, write_json
 
 __all__ = ["NNUNet"]
 
@@ -51,8 +52,11 @@ class NNUNet:
         seed: of the training; see the module about what it can promise.
         memory_gb: what the planner may plan for; less gives smaller patches and batches. ``None`` keeps nnU-Net's own.
         processes: for preprocessing and augmentation; 0 augments in the training process.
+        max_epochs: how many epochs the iterations are divided into; ``None`` for at most 250 iterations an epoch.
+        batch_size: slices in a batch; ``None`` for as many as nnU-Net plans.
         mirror: average over mirrored images in prediction, as nnU-Net does.
-        python: interpreter of the environment with nnunetv2; ``None`` for this one.
+        python: interpreter of the environment with nnunetv2; ``None`` for the one that the environment variable
+            ``VMFSEG_NNUNET_PYTHON`` names, or this one.
 
     Raises:
         VmfError: VMF530 if nnunetv2 is not installed (at the first use), VMF550 if it ends with an error.
@@ -71,21 +75,25 @@ class NNUNet:
         seed: int = 0,
         memory_gb: float | None = None,
         processes: int = 0,
+        max_epochs: int | None = None,
+        batch_size: int | None = None,
         mirror: bool = True,
         python: str | None = None,
     ) -> None:
-        if iterations < 1 or processes < 0:
-            raise ValueError(f"iterations must be at least 1, processes at least 0, got {iterations}, {processes}.")
+        if iterations < 1 or processes < 0 or (batch_size is not None and batch_size < 1):
+            found = f"{iterations}, {batch_size} and {processes}"
+            raise ValueError(f"iterations and batch_size must be at least 1, processes at least 0, got {found}.")
         if sorted(labels) != list(range(len(labels))) or len(labels) < 2:
             raise ValueError(f"labels must be named from 0 on, background first, got {dict(labels)}.")
         self.folder, self.labels, self.iterations = Path(folder), {n: labels[n] for n in sorted(labels)}, iterations
         self.device, self.seed, self.memory_gb, self.processes = device, seed, memory_gb, processes
-        self.mirror, self.python = mirror, python or sys.executable
+        self.max_epochs, self.batch_size, self.mirror = max_epochs, batch_size, mirror
+        self.python = python or os.environ.get("VMFSEG_NNUNET_PYTHON") or sys.executable
 
     @property
     def epochs(self) -> tuple[int, int]:
-        """Number of epochs, and iterations of each, at most 250 as in nnU-Net: together the budget or just above."""
-        epochs = -(-self.iterations // 250)
+        """Number of epochs, and iterations of each, at most 250 by default: together the budget or just above."""
+        epochs = self.max_epochs or -(-self.iterations // 250)
         return epochs, -(-self.iterations // epochs)
 
     @property
@@ -108,10 +116,10 @@ class NNUNet:
                 raise ValueError(f"rows must not be of the target domain {target_domain}, got {row.get('subject')}.")
             if row.get("label") is None:
                 raise ValueError(f"rows must be labelled, got {row.get('subject')} without. Pass labelled rows only.")
-        self._check_package()
+        self.check_package()
         request = {
             "task": "train", "dataset": _NAME, "epochs": self.epochs, "device": self.device, "seed": self.seed,
-            "memory_gb": self.memory_gb, "processes": self.processes,
+            "memory_gb": self.memory_gb, "processes": self.processes, "batch_size": self.batch_size,
         }  # fmt: skip
         key = str(derive_seed(self.labels, request, [(case, _stamp(row)) for case, row in cases.items()]))
         note = self.folder / "training.json"
@@ -126,7 +134,7 @@ class NNUNet:
         """Segment the images of ``rows`` and return the label maps, one NIfTI file each, on the grid of the image."""
         if not (self.model / "fold_all" / "checkpoint_final.pth").is_file():
             raise ValueError(f"model must be trained, got none in {self.model.name}. Call train first.")
-        self._check_package()
+        self.check_package()
         target, source = Path(out), self.folder / "images"
         target.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(source, ignore_errors=True)
@@ -141,7 +149,16 @@ class NNUNet:
             }
         )  # fmt: skip
         shutil.rmtree(source)
-        return [path.with_name(path.name + _ENDING) for path in outputs]
+        maps = [path.with_name(path.name + _ENDING) for path in outputs]
+        for row, path in zip(cases.values(), maps, strict=True):
+            _as_stored(path, row["image"])
+        return maps
+
+    def trained(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        """Return the plans and the weights of the trained network, for :func:`planned_model`."""
+        place = self.folder / "network.pt"
+        self._run({"task": "export", "model": str(self.model), "output": str(place)})
+        return dict(read_json(self.model / "plans.json")), dict(load_tensors(place))
 
     def _prepare(self, cases: Mapping[str, Mapping[str, Any]]) -> None:
         for name in ("raw", "preprocessed", "results"):
@@ -179,6 +196,7 @@ class NNUNet:
                 place.symlink_to(Path(path).resolve())
             return places
         loaded = LoadVolumed(num_classes=len(self.labels))({k: v for k, v in row.items() if v is not None})
+        loaded = ToSliceStackd(["image", "label"], allow_missing_keys=True)(loaded)
         affine = np.asarray(loaded["image"].affine, dtype=np.float64)
         for channel, place in zip(loaded["image"].numpy(), places, strict=True):
             nib.save(nib.Nifti1Image(channel, affine), place)
@@ -212,7 +230,12 @@ class NNUNet:
             raise ValueError("rows must not be empty, got none.")
         return cases
 
-    def _check_package(self) -> None:
+    def check_package(self) -> None:
+        """Refuse to go on without the package.
+
+        Raises:
+            VmfError: VMF530 if nnunetv2 is not installed.
+        """
         code = "import importlib.util, sys; sys.exit(importlib.util.find_spec('nnunetv2') is None)"
         if subprocess.run([self.python, "-c", code], check=False, capture_output=True).returncode:  # noqa: S603
             raise VmfError(
@@ -249,8 +272,24 @@ class NNUNet:
 
 
 def _fits(path: Any) -> bool:
-    """Tell whether nnU-Net can read a file as it is: a compressed NIfTI file of three dimensions."""
-    return str(path).endswith(_ENDING) and len(nib.load(path).shape) == 3
+    """Tell whether nnU-Net can read a file as it is: compressed NIfTI of three dimensions, axes as in our slices."""
+    if not str(path).endswith(_ENDING):
+        return False
+    image = nib.load(path)
+    return len(image.shape) == 3 and "".join(nib.aff2axcodes(image.affine)) == slice_stack_axcodes(
+        image.affine, image.shape
+    )
+
+
+def _as_stored(path: Path, image: Any) -> None:
+    """Bring a label map to the order and direction in which the file of its image stores its axes."""
+    labels, stored = nib.load(path), nib.load(image if isinstance(image, str | os.PathLike) else image[0])
+    ways = [nib.orientations.io_orientation(found.affine) for found in (labels, stored)]
+    change = nib.orientations.ornt_transform(*ways)
+    if not np.array_equal(change, [[0, 1], [1, 1], [2, 1]]):
+        turned = labels.as_reoriented(change)
+        with atomic_path(path) as temporary:
+            nib.save(nib.Nifti1Image(np.asarray(turned.dataobj), turned.affine), temporary)
 
 
 def _stamp(row: Mapping[str, Any]) -> list[Any]:

@@ -20,7 +20,7 @@ __all__ = ["main"]
 def main(request_file: str) -> None:
     """Carry out one request."""
     request = json.loads(Path(request_file).read_text(encoding="utf-8"))
-    {"train": train, "predict": predict}[request["task"]](request)
+    {"train": train, "predict": predict, "export": export}[request["task"]](request)
 
 
 def train(request: dict[str, Any]) -> None:
@@ -34,6 +34,11 @@ def train(request: dict[str, Any]) -> None:
         count = max(1, request["processes"])
         api.extract_fingerprints([number], num_processes=count, check_dataset_integrity=True)
         api.plan_experiments([number], gpu_memory_target_in_gb=request["memory_gb"])
+        if request["batch_size"]:
+            plans = done.with_name("nnUNetPlans.json")
+            content = json.loads(plans.read_text(encoding="utf-8"))
+            content["configurations"]["2d"]["batch_size"] = request["batch_size"]
+            plans.write_text(json.dumps(content, indent=4), encoding="utf-8")
         api.preprocess([number], configurations=["2d"], num_processes=[count])
         done.write_text("preprocessing is complete\n", encoding="utf-8")
     for seed in (random.seed, numpy.random.seed, torch.manual_seed):
@@ -65,6 +70,14 @@ def predict(request: dict[str, Any]) -> None:
     )
     predictor.initialize_from_trained_model_folder(request["model"], use_folds=("all",))
     predictor.predict_from_files_sequential(request["images"], request["outputs"])
+
+
+def export(request: dict[str, Any]) -> None:
+    """Write the weights of the trained network, tensors by name and nothing else."""
+    torch = import_module("torch")
+    checkpoint = Path(request["model"]) / "fold_all" / "checkpoint_final.pth"
+    weights = torch.load(checkpoint, map_location="cpu", weights_only=False)["network_weights"]
+    torch.save({name: tensor.clone() for name, tensor in weights.items()}, request["output"])
 
 
 if __name__ == "__main__":

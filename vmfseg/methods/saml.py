@@ -3,13 +3,14 @@ r"""SAML: meta-learning over domains with compact and smooth shapes.
 
 Liu, Dou, Heng. Shape-aware Meta-learning for Generalizing Prostate MRI Segmentation to Unseen Domains. MICCAI 2020.
 
-In the scheme of :class:`vmfseg.methods.MetaTrainer` with step size :math:`10^{-4}`, the meta-train loss is Dice and the
-meta-test loss
+In the scheme of :class:`vmfseg.methods.MetaTrainer` (section 2.1 of the paper) with step size :math:`10^{-4}`, the
+meta-train loss is Dice and the meta-test loss
 
 .. math:: L_{test} = L_{Dice} + 1.0 \, L_{compact} + 0.005 \, L_{smooth}
 
-:math:`L_{compact}` is the inverse isoperimetric quotient of the predicted masks, summed over the images;
-:math:`L_{smooth}` the triplet loss of embeddings of contours and of rings around them, over both sets of domains.
+:math:`L_{compact}` (section 2.2) is the inverse isoperimetric quotient of the predicted masks, summed over the images;
+:math:`L_{smooth}` (section 2.3) the triplet loss of embeddings of contours and of rings around them, over both sets of
+domains. Equation numbers: not checked against print.
 
 Departures from the released code (TensorFlow 1): (1) the U-Net of the other methods, with skip connections (released:
 each up-stage is concatenated with itself), single slices, augmentation of the data's transforms. (2) One optimizer for

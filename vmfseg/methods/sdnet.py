@@ -15,6 +15,8 @@ Factor augmentation decodes the anatomy of a labelled image in the style of an i
 the label of the first and is trained on with the same terms, less the divergence. (Resolution augmentation is the
 random scaling of the data's transforms.)
 
+The sum is the loss of the section on training in both papers (equation numbers: not checked against print).
+
 Departures: (1) the decoder really uses the style; the one of the released code for STACOM 2020 has no modulation, so
 its output is the same for any style, and its loop over augmented batches runs zero times. (2) The augmented images are
 made by the network in training itself, without gradient, after a warm-up, unless a trained ``generator`` is given; the

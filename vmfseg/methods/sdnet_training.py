@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,15 +11,19 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from vmfseg.model import Model
 from vmfseg.networks.parts import bare_network
+from vmfseg.utils import VmfError
+from vmfseg.utils.io import StrPath
 from vmfseg.utils.seeds import torch_rng
 
 from .domains import domains_of, from_another_domain, take
 from .meta import MethodTrainer
 from .objective import MethodLoss
 from .regularizers import gaussian_kl
+from .sdnet import SDNet
 
-__all__ = ["SDNetLoss", "SDNetTrainer"]
+__all__ = ["SDNetLoss", "SDNetTrainer", "load_generator"]
 
 
 class SDNetLoss(MethodLoss):
@@ -98,3 +103,26 @@ class SDNetTrainer(MethodTrainer):
         mixed: torch.Tensor = network.decode(anatomy[:count], torch.stack(chosen))
         network.train(was_training)
         return mixed.to(image.dtype)
+
+
+def load_generator(path: StrPath = "") -> nn.Module | None:
+    """Return a trained :class:`SDNet` for :class:`SDNetTrainer`, or ``None`` for an empty path.
+
+    Args:
+        path: a bundle, a run or a folder of weights; nothing in it is executed.
+
+    Raises:
+        VmfError: VMF360 if the model is another network; see :meth:`vmfseg.model.Model.load` for the rest.
+    """
+    if not os.fspath(path):
+        return None
+    network = Model.load(path).build_network()
+    if not isinstance(network, SDNet):
+        raise VmfError(
+            "VMF360",
+            subject=str(path),
+            rule="the generator of augmented slices must be an SDNet",
+            found=type(network).__name__,
+            fix="give a run of sdnet_mnms or sdnet_scgm, or leave generator empty",
+        )
+    return network

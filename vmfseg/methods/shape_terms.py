@@ -12,7 +12,7 @@ __all__ = ["compactness", "contours_and_rings", "semi_hard_triplets"]
 
 
 def compactness(mask: torch.Tensor, length_factor: float = 0.01) -> torch.Tensor:
-    r"""Return the inverse isoperimetric quotient of soft masks, 1 for a disc and more for anything else.
+    r"""Return the inverse isoperimetric quotient of soft masks (SAML, section 2.2): 1 for a disc, else more.
 
     .. math:: \frac{P^2}{4 \pi A}, \quad A = \sum_p m_p, \quad
               P = c \sum_p \sqrt{(\partial_x m_p)^2 + (\partial_y m_p)^2 + 10^{-8}}

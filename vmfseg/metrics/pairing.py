@@ -4,35 +4,43 @@
 **The rule.** The image suffix (``.nii.gz``, ``.nii``, ``.nrrd``, ``.mha``) and one of the endings in :data:`ROLES`
 (``_pred``, ``_seg``, ``_gt``, ``_label``, ...) are taken off; two files with the same rest are a pair, and the rest is
 the name of the case. Where a folder holds both ``x`` and ``x_label``, the second is the label map and the first the
-image. A case that ends in ``_ED`` or ``_ES`` is that phase of the subject named by what stands before; the ``_sa`` of
-short-axis files is not part of a subject's name.
+image. Maps that ``vmfseg segment`` writes beside its labels (:data:`BYPRODUCTS`) are left out. A folder that holds no
+image itself is searched with all folders below, as M&Ms' has them; there only files with an ending of :data:`ROLES`
+count, if there is one. A case that ends in ``_ED`` or ``_ES`` is that phase of the subject named by what stands
+before; the ``_sa`` of short-axis files is not part of a subject's name.
 """
 
 from __future__ import annotations
 
-import csv
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from vmfseg.utils import VmfError, did_you_mean
+from vmfseg.data.csv_table import find_columns, read_table
+from vmfseg.utils import VmfError, read_json
 
-__all__ = ["ROLES", "FilePair", "Pairing", "SubjectInfo", "case_name", "pair_files", "read_domains"]
+__all__ = ["BYPRODUCTS", "ROLES", "FilePair", "Pairing", "SubjectInfo", "case_name", "pair_files", "read_domains"]
 
 StrPath = str | os.PathLike[str]
 
 #: Endings of a file name that tell its role and not its case.
 ROLES = ("pred", "prediction", "seg", "segmentation", "label", "labels", "labelmap", "mask", "gt", "truth")
 
+#: Endings of images that are no label maps: what ``vmfseg segment`` writes on request, tissues of the phantom.
+BYPRODUCTS = ("probabilities", "activations", "factors")
+
 _SUFFIX = re.compile(r"\.(nii\.gz|nii|nrrd|mha)$", re.IGNORECASE)
 _ROLE = re.compile(rf"[_-]({'|'.join(ROLES)})$", re.IGNORECASE)
+_BYPRODUCT = re.compile(rf"[_-]({'|'.join(BYPRODUCTS)})$", re.IGNORECASE)
 _PHASE = re.compile(r"[_-](ED|ES)$", re.IGNORECASE)
 _SHORT_AXIS = re.compile(r"[_-]sa$", re.IGNORECASE)
 
 _COLUMNS = {
-    "subject": ("subject", "case", "id", "external code"),
+    "subject": ("subject", "case", "id", "externalcode"),
+    "image": ("image", "img", "scan"),
     "domain": ("domain", "vendor", "site", "center", "centre"),
     "ED": ("ed",),
     "ES": ("es",),
@@ -68,14 +76,14 @@ class SubjectInfo:
     Args:
         domain: scanner, vendor or site.
         frames: phase and frame number of 4-D files.
-        annotated: names or values of the classes that were annotated; ``None`` means all.
-        slices: slices that were annotated, as in ``2-13``; ``None`` means all.
+        annotated: names or values of the classes that were annotated, as in ``1;2``; ``None`` means all.
+        slices: slices that were annotated, as in ``2-13``, or an object by class; ``None`` means all.
     """
 
     domain: str
     frames: tuple[tuple[str, int], ...] = ()
-    annotated: tuple[str, ...] | None = None
-    slices: str | None = None
+    annotated: str | None = None
+    slices: Any = None
 
 
 def case_name(path: StrPath) -> str | None:
@@ -86,7 +94,10 @@ def case_name(path: StrPath) -> str | None:
         ('A0S9V9_sa', 'A0S9V9_sa', None)
     """
     name = Path(path).name
-    return _ROLE.sub("", _SUFFIX.sub("", name)) if _SUFFIX.search(name) and not name.startswith(".") else None
+    stem = _SUFFIX.sub("", name)
+    if stem == name or name.startswith(".") or _BYPRODUCT.search(stem):
+        return None
+    return _ROLE.sub("", stem)
 
 
 def pair_files(predictions: StrPath, truths: StrPath) -> Pairing:
@@ -134,32 +145,29 @@ def read_domains(path: StrPath) -> dict[str, SubjectInfo]:
     """Read a table with the columns ``subject`` and ``domain``.
 
     Optional columns: the frames ``ED`` and ``ES`` of 4-D files (from 0), and ``annotated``, the classes that were
-    annotated in this subject, by name or value with spaces between (empty: all), and ``slices``, the slices that were
-    annotated (:mod:`vmfseg.transforms.annotation`; empty: all). The official table of M&Ms is read
-    as it is: ``External code``, ``Vendor``, ``ED``, ``ES``.
+    annotated in this subject, and ``slices``, the slices that were annotated (both as in
+    :mod:`vmfseg.transforms.annotation`; empty: all). A ``datalist.csv`` can be given: the file name of its ``image``
+    then says which case a line is about. The official table of M&Ms is read as it is: ``External code``, ``Vendor``,
+    ``ED``, ``ES``.
 
     Raises:
         VmfError: VMF161 if the file cannot be read, a column is missing, or a row contradicts itself or another one.
     """
     try:
-        with open(path, encoding="utf-8-sig", newline="") as stream:
-            text = stream.read()
-    except (OSError, UnicodeDecodeError) as error:
-        raise _bad_table(path, "the table must be readable text", str(error), "check the path") from error
-    separator = ";" if text.partition("\n")[0].count(";") > text.partition("\n")[0].count(",") else ","
-    reader = csv.DictReader(text.splitlines(), delimiter=separator)
-    columns = {name.strip().lower(): name for name in reader.fieldnames or ()}
-    names = {key: next((columns[word] for word in words if word in columns), None) for key, words in _COLUMNS.items()}
-    for key in ("subject", "domain"):
-        if names[key] is None:
-            near = did_you_mean(key, columns)
-            raise _bad_table(path, f"the table must have a column {key}", ", ".join(columns), f"add it.{near}")
+        header, lines = read_table(path)
+        columns = find_columns(path, header, _COLUMNS, ["domain"])
+        if "image" not in columns:
+            find_columns(path, header, _COLUMNS, ["subject"])
+    except VmfError as error:
+        raise _bad_table(path, error.rule, error.found, error.fix) from error
     table: dict[str, SubjectInfo] = {}
-    for line in reader:
-        subject, domain = (_cell(line, names[key]) for key in ("subject", "domain"))
-        words = _cell(line, names["annotated"]).split()
+    for line in lines:
+        cells = {name: line[columns[name]] if name in columns else "" for name in _COLUMNS}
+        subject, domain, image = (cells[key] for key in ("subject", "domain", "image"))
+        if image:
+            subject = _subject(case_name(image.partition(";")[0]) or Path(image).name)[0]
         info = SubjectInfo(
-            domain, _frames(path, line, names, subject), tuple(words) or None, _cell(line, names["slices"]) or None
+            domain, _frames(path, cells, subject), cells["annotated"] or None, _slices(path, cells["slices"])
         )
         if not subject or not domain or table.setdefault(subject, info) != info:
             fix = "give every subject one line and one domain"
@@ -167,12 +175,10 @@ def read_domains(path: StrPath) -> dict[str, SubjectInfo]:
     return table
 
 
-def _frames(
-    path: StrPath, line: dict[str, str], names: dict[str, str | None], subject: str
-) -> tuple[tuple[str, int], ...]:
+def _frames(path: StrPath, cells: Mapping[str, str], subject: str) -> tuple[tuple[str, int], ...]:
     frames = []
     for phase in ("ED", "ES"):
-        cell = _cell(line, names[phase])
+        cell = cells[phase]
         if cell:
             if not cell.isdigit():
                 raise _bad_table(
@@ -182,8 +188,9 @@ def _frames(
     return tuple(frames)
 
 
-def _cell(line: Mapping[str, str | None], column: str | None) -> str:
-    return "" if column is None else (line.get(column) or "").strip()
+def _slices(path: StrPath, cell: str) -> Any:
+    """Return the cell, or the content of the JSON file beside the table that it names."""
+    return read_json(Path(path).parent / cell) if cell.lower().endswith(".json") else cell or None
 
 
 def _bad_table(path: StrPath, rule: str, found: str, fix: str) -> VmfError:
@@ -196,16 +203,22 @@ def _subject(case: str) -> tuple[str, str | None]:
 
 
 def _cases(folder: Path) -> dict[str, Path]:
+    files = [path for path in sorted(folder.iterdir()) if case_name(path) and path.is_file()]
+    if not files:
+        below = sorted(path for path in folder.rglob("*") if case_name(path) and path.is_file())
+        files = [path for path in below if _has_role(path)] or below
     groups: dict[str, list[Path]] = {}
-    for path in sorted(folder.iterdir()):
-        case = case_name(path)
-        if case and path.is_file():
-            groups.setdefault(case, []).append(path)
+    for path in files:
+        groups.setdefault(case_name(path) or "", []).append(path)
     return {case: _only(case, paths) for case, paths in groups.items()}
 
 
+def _has_role(path: Path) -> bool:
+    return _ROLE.search(_SUFFIX.sub("", path.name)) is not None
+
+
 def _only(case: str, paths: Sequence[Path]) -> Path:
-    with_role = [path for path in paths if _ROLE.search(_SUFFIX.sub("", path.name))]
+    with_role = [path for path in paths if _has_role(path)]
     chosen = with_role or list(paths)
     if len(chosen) > 1:
         raise VmfError(

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from vmfseg import __version__
-from vmfseg.utils import VmfError, atomic_write, check_choice, write_json
+from vmfseg.utils import atomic_write, check_choice, write_json
+from vmfseg.utils.io import refuse_existing
 
 from .labelmaps import foreground_labels
 from .policy import COUNTED, EXCLUDED, POLICY
@@ -120,10 +121,7 @@ def check_outputs(folder: str | os.PathLike[str], overwrite: bool = False) -> tu
         VmfError: VMF503 if one of them exists and ``overwrite`` is false.
     """
     paths = Path(folder) / "metrics.json", Path(folder) / "metrics.csv"
-    for path in paths:
-        if path.exists() and not overwrite:
-            fix = "pass --overwrite or choose another output"
-            raise VmfError("VMF503", subject=str(path), rule="the output exists already", fix=fix)
+    refuse_existing(paths, overwrite)
     return paths
 
 

@@ -11,7 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["format_table"]
+__all__ = ["counted", "format_table", "protocol_words", "reference_notes"]
 
 _HEADER = ("domain", "class", "n", "Dice", "HD95 mm", "missed", "spurious", "excluded")
 
@@ -29,7 +29,7 @@ def format_table(summary: Mapping[str, Any], plain: bool = False) -> str:
         >>> truth = np.ones((4, 4, 2), np.uint8)
         >>> rows = evaluate_cases([Case(truth, truth, (1, 1, 5), "s1", "A")], {1: "LV"})
         >>> print(format_table(summarize(rows, {1: "LV"}), plain=True))
-        1 volume of 1 subject, protocol clean, mean Dice 1.000
+        1 volume of 1 subject, target domain unseen, mean Dice 1.000
         <BLANKLINE>
         domain  class  n  Dice   HD95 mm  missed  spurious  excluded
         A       LV     1  1.000     0.00       0         0         0
@@ -52,8 +52,22 @@ def format_table(summary: Mapping[str, Any], plain: bool = False) -> str:
 def _headline(summary: Mapping[str, Any]) -> str:
     overall = summary["overall"]
     dice = "undefined" if summary["mean_dice"] is None else f"{summary['mean_dice']:.3f}"
-    volumes, subjects = (_count(overall[f"n_{word}s"], word) for word in ("volume", "subject"))
-    return f"{volumes} of {subjects}, protocol {summary['protocol']}, mean Dice {dice}"
+    volumes, subjects = (counted(overall[f"n_{word}s"], word) for word in ("volume", "subject"))
+    return ", ".join(
+        part for part in (f"{volumes} of {subjects}", protocol_words(summary), f"mean Dice {dice}") if part
+    )
+
+
+def protocol_words(summary: Mapping[str, Any]) -> str:
+    """Return what the protocol of a summary means; nothing for label maps whose origin is not known.
+
+    Example:
+        >>> protocol_words({"protocol": "clean"}), protocol_words({"protocol": "clean", "inputs": {}})
+        ('target domain unseen', '')
+    """
+    if summary["protocol"] == "clean":
+        return "" if "inputs" in summary else "target domain unseen"
+    return "protocol of the paper's reference code"
 
 
 def _notes(summary: Mapping[str, Any]) -> list[str]:
@@ -65,26 +79,35 @@ def _notes(summary: Mapping[str, Any]) -> list[str]:
             if entry["bias"] is not None:
                 spread = "" if entry["sd_of_difference"] is None else f" ± {entry['sd_of_difference']:.1f}"
                 parts.append(f"{title} {entry['bias']:+.1f}{spread} {unit}")
-        count = _count(measures["edv_ml"]["n"], "subject")
+        count = counted(measures["edv_ml"]["n"], "subject")
         notes.append(f"{cavity} predicted minus true: {', '.join(parts)} ({count})")
-    reference = summary.get("reference_figures")
-    if reference is not None:
-        for domain, entry in reference["domains"].items():
-            dice, distance = entry["slice_micro_dice"]["mean"], entry["mask_set_distance"]["mean"]
-            notes.append(f"reference figures, {domain}: slice_micro_dice {dice:.3f}, mask_set_distance {distance:.2f}")
-        notes.append("  mask_set_distance is the published 'HD': a root of a pixel count, no distance, no unit.")
+    notes += reference_notes(summary)
     notes.append("Missed or spurious: Dice 0, distance = image diagonal. Excluded: both empty or not annotated.")
     return notes
+
+
+def reference_notes(summary: Mapping[str, Any]) -> list[str]:
+    """Return the figures of the reference code in words, if the summary has them."""
+    figures = summary.get("reference_figures")
+    if figures is None:
+        return []
+    lines = [
+        f"Reference figures, {domain}: slice_micro_dice {entry['slice_micro_dice']['mean']:.3f}, "
+        f"mask_set_distance {entry['mask_set_distance']['mean']:.2f}."
+        for domain, entry in figures["domains"].items()
+    ]
+    return [*lines, "mask_set_distance is the published 'HD': a root of a pixel count, no distance, no unit."]
+
+
+def counted(number: int, word: str) -> str:
+    """Return a number with its noun: ``1 volume``, ``2 volumes``."""
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 def _figure(entry: Mapping[str, Any], digits: int) -> str:
     if entry["mean"] is None:
         return "-"
     return f"{entry['mean']:.{digits}f}" + ("" if entry["sd"] is None else f" ± {entry['sd']:.{digits}f}")
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 def _plain(lines: list[list[str]]) -> str:

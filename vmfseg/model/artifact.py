@@ -27,12 +27,14 @@ import torch
 from monai.transforms import Compose, MapTransform, RandomizableTrait
 from safetensors.torch import save as safetensors_bytes
 
-from vmfseg.handlers import save_tensors
+from vmfseg.handlers.checkpoint import save_tensors
 from vmfseg.model.definitions import build, build_network, definition_of
-from vmfseg.model.weights import fill_network, find_weights, read_tensors
+from vmfseg.model.shelves import known_bundles, on_shelf
+from vmfseg.model.weights import fill_network, find_weights, read_tensors, weights_at
 from vmfseg.networks.parts import bare_network
-from vmfseg.utils import VmfError, atomic_write, did_you_mean, library_versions, read_json, sha256_file, write_json
+from vmfseg.utils import VmfError, atomic_write, did_you_mean, read_json, sha256_file, write_json
 from vmfseg.utils.io import StrPath
+from vmfseg.utils.manifest import library_versions
 
 __all__ = ["MODEL_FILES", "Model", "find_bundle"]
 
@@ -85,7 +87,7 @@ class Model:
         """Read the manifest of a trained model; nothing is built yet.
 
         Args:
-            bundle: its folder, a name below ``bundles``, or a folder that holds weights and manifest.
+            bundle: its folder, the name of a bundle, or a folder that holds weights and manifest.
             checkpoint: weights other than those in ``models``: a file, or the folder of a run or of a model.
             trust: build targets beyond the allow-list too.
 
@@ -207,6 +209,12 @@ class Model:
         ]
         return cls(dict(network), before, after, dict(labels), **{"channels": 1, **about}, image_size=(height, width))
 
+    @property
+    def pixdim(self) -> float:
+        """In-plane spacing of the network's slices in mm; 1 where the preprocessing does not say."""
+        steps = [step for step in self.preprocessing if str(step.get("_target_", "")).endswith("InPlaneSpacingd")]
+        return float(steps[0]["pixdim"]) if steps else 1.0
+
     def save(self, folder: Path, state: Mapping[str, torch.Tensor], **facts: Any) -> Sequence[str]:
         """Write ``model.pt``, ``model.safetensors`` and ``manifest.json``; return their names."""
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
@@ -237,12 +245,34 @@ class Model:
         """Return the network with its weights.
 
         Raises:
-            VmfError: VMF322, VMF323 and VMF418 for a definition that cannot be built, VMF306 and VMF402 for weights
-                that do not fit or are not finite.
+            VmfError: VMF322, VMF323 and VMF418 for a definition that cannot be built, VMF412 for files that are not
+                those that the manifest notes, VMF306 and VMF402 for weights that do not fit or are not finite.
         """
+        if "shipped" in self.facts:
+            self.check_files()
         network = build_network(self.network, "network", trust=self.trust)
         fill_network(network, read_tensors(self.weights), self.weights)
+        self.check_files()  # a flipped bit gives other labels and no error
         return network.eval()
+
+    def check_files(self) -> None:
+        """Refuse weights, and the calibration of a shipped model, that are not those of the manifest.
+
+        Raises:
+            VmfError: VMF412 with the file.
+        """
+        noted = self.facts.get("sha256")
+        for name in (self.weights.name, "quality.json", "shift.json"):
+            file = self.weights.with_name(name)
+            expected = noted.get(name) if isinstance(noted, Mapping) else None
+            if expected is not None and file.is_file() and sha256_file(file) != expected:
+                raise VmfError(
+                    "VMF412",
+                    subject=str(file),
+                    rule="the file is damaged, or belongs to another model than manifest.json beside it",
+                    found=f"sha256 {sha256_file(file)[:12]} instead of {str(expected)[:12]}",
+                    fix="install or copy the model again, or train again",
+                )
 
     def build_preprocessing(self) -> Compose:
         """Return the deterministic transforms of the image, without the reading of files."""
@@ -267,22 +297,25 @@ class Model:
 
 
 def find_bundle(bundle: StrPath) -> Path:
-    """Return the folder of a bundle given as a folder, as one of its files, or as a name below ``bundles``.
+    """Return the folder of a bundle given as a folder, as one of its files, or by its name.
 
-    A folder that holds weights with a manifest is returned too.
+    A folder that holds weights with a manifest is returned too. What lies at the path itself comes first, then the
+    bundles of :mod:`vmfseg.model.shelves`: ``./bundles``, the repository, the installed package.
 
     Raises:
         VmfError: VMF330 if there is none.
     """
     given = Path(bundle).expanduser()
-    for folder in (given, given.parent.parent, Path("bundles") / given):
+    for folder in (given, *([given.parent.parent] if given.is_file() else [])):
         if (folder / "configs" / "metadata.json").is_file():
             return folder
-    found = find_weights(given)
+    found = weights_at(given)
     if found is not None and found.with_name("manifest.json").is_file():
         return given if given.is_dir() else given.parent
-    known = [path.parent.parent.name for path in Path("bundles").glob("*/configs/metadata.json")]
-    hint = did_you_mean(given.name, known)
+    named = on_shelf(bundle)
+    if named is not None:
+        return named
+    hint = did_you_mean(given.name, known_bundles())
     raise VmfError(
         "VMF330",
         subject=str(bundle),

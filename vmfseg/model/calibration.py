@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,9 +21,10 @@ from vmfseg.model.quality import SIGNALS, QualityModel, signal_value, typical_ra
 from vmfseg.transforms import ToSliceStackd
 from vmfseg.transforms.annotation import annotated_slices
 
-__all__ = ["QualityCase", "calibrate_quality", "fit_quality", "quality_cases"]
+__all__ = ["QualityCase", "fit_quality", "quality_cases"]
 
 _RIDGE = 0.3
+_FAILED = 0.7  # Dice below which a segmentation counts as failed
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class QualityCase:
         subject: whose volume.
         kind: of the corruption.
         level: of the corruption, 0 for the image as it is.
+        structures: Dice of every class that the truth has, by name.
     """
 
     frame: FramePrediction
@@ -43,6 +45,7 @@ class QualityCase:
     subject: str
     kind: str = ""
     level: int = 0
+    structures: dict[str, float] = field(default_factory=dict)
 
 
 def quality_cases(
@@ -52,7 +55,7 @@ def quality_cases(
 
     Args:
         predictor: the model.
-        rows: with image and label, as :class:`vmfseg.data.Experiment` gives them.
+        rows: with image and label, as :class:`vmfseg.data.experiment.Experiment` gives them.
         corruptions: add each kind of corruption, at levels that change from volume to volume.
         every_level: take all levels of each kind instead.
     """
@@ -71,25 +74,24 @@ def quality_cases(
         for kind, level in plan:
             voxels = np.stack([corrupt(channel, kind, level, seed=index) for channel in image.numpy()])
             frame = predictor.predict_frame(MetaTensor(torch.from_numpy(voxels), affine=image.affine))
-            dice = _dice(frame.labels, truth, table)
-            if dice is not None:
+            scores = _dice(frame.labels, truth, table)
+            if scores:
                 # labels are not needed any more, and many cases would hold many of them
                 kept = replace(frame, labels=np.zeros((0, 0, 0), np.uint8))
-                cases.append(QualityCase(kept, dice, str(row.get("subject", index)), kind, level))
+                named = {predictor.labels[value]: dice for value, dice in scores.items()}
+                mean = float(np.mean(list(scores.values())))
+                cases.append(QualityCase(kept, mean, str(row.get("subject", index)), kind, level, named))
     return cases
 
 
-def fit_quality(
-    cases: Sequence[QualityCase], threshold: float = 0.7, typical: Mapping[str, Sequence[float]] | None = None
-) -> QualityModel:
+def fit_quality(cases: Sequence[QualityCase], typical: Mapping[str, Sequence[float]] | None = None) -> QualityModel:
     r"""Fit the predicted Dice: least squares with a small ridge, under the signs of :data:`SIGNALS`.
 
-    The error is that of predictions for subjects left out of the fit one by one (of the fit itself, where there is only
-    one subject).
+    Errors and intervals are those of predictions for subjects left out of the fit one by one (of the fit itself, where
+    there is only one subject). Every class that the truth of two or more cases has gets a fit of its own.
 
     Args:
         cases: at least two.
-        threshold: Dice below which a segmentation counts as failed.
         typical: what source volumes look like, see :func:`typical_ranges`; default what the cases without corruption
             look like.
 
@@ -100,40 +102,53 @@ def fit_quality(
         raise ValueError(f"cases must be at least two volumes with a truth, got {len(cases)}.")
     if typical is None:
         typical = typical_ranges([volume_statistics(case.frame) for case in cases if case.level == 0])
+    fitted, error, interval = _judged_fit(cases, typical)
+    structures: dict[str, dict[str, Any]] = {}
+    for name in sorted({name for case in cases for name in case.structures}):
+        drawn = [replace(case, dice=case.structures[name]) for case in cases if name in case.structures]
+        if len(drawn) > 1:
+            part, part_error, part_interval = _judged_fit(drawn, typical, fitted.sizes)
+            # in the units of the signals of the whole model
+            structures[name] = {**_in_units_of(fitted, part), "error": part_error, "interval": part_interval}
+    count = len({case.subject for case in cases})
+    return replace(fitted, error=error, interval=interval, structures=structures, volumes=len(cases), subjects=count)
+
+
+def _judged_fit(
+    cases: Sequence[QualityCase],
+    typical: Mapping[str, Sequence[float]],
+    sizes: dict[str, list[float]] | None = None,
+) -> tuple[QualityModel, float, list[float]]:
+    """Return the fit, its error on subjects left out, and the 5 and 95 % quantiles of truth minus prediction there."""
     subjects = sorted({case.subject for case in cases})
     residuals: list[float] = []
     for left_out in subjects if len(subjects) > 1 else [""]:
-        model = _fit([case for case in cases if case.subject != left_out], threshold, typical)
+        model = _fit([case for case in cases if case.subject != left_out], typical, sizes)
         judged = [case for case in cases if case.subject == left_out] or list(cases)
-        residuals += [model.predict(model.judged(case.frame)) - case.dice for case in judged]
+        residuals += [case.dice - model.predict(model.judged(case.frame)) for case in judged]
     error = float(np.sqrt(np.mean(np.square(residuals))))
-    return replace(_fit(cases, threshold, typical), error=error, volumes=len(cases), subjects=len(subjects))
+    return _fit(cases, typical, sizes), error, [float(q) for q in np.quantile(residuals, [0.05, 0.95])]
 
 
-def calibrate_quality(
-    predictor: Predictor,
-    rows: Sequence[Mapping[str, Any]],
-    threshold: float = 0.7,
-    typical: Mapping[str, Sequence[float]] | None = None,
-) -> tuple[QualityModel, list[QualityCase]]:
-    """Learn on source validation, and on corruptions of it, how the signals of a volume tell its Dice.
+def _in_units_of(whole: QualityModel, part: QualityModel) -> dict[str, Any]:
+    r"""Return intercept and weights of a fit for signals in the units of another, so that one table serves both.
 
-    Args:
-        predictor: the model.
-        rows: labelled volumes that it was not trained on.
-        threshold: Dice below which a segmentation counts as failed.
-        typical: what source volumes look like, see :func:`fit_quality`.
-
-    Returns:
-        The model, and the cases it was fitted on.
+    :math:`b + \sum w (s - m) / \sigma` with the other's :math:`m', \sigma'` has
+    :math:`w' = w \sigma' / \sigma` and :math:`b' = b + \sum w (m' - m) / \sigma`.
     """
-    cases = quality_cases(predictor, rows)
-    return fit_quality(cases, threshold, typical), cases
+    weights = {name: weight * whole.scale[name] / part.scale[name] for name, weight in part.weights.items()}
+    moved = sum(w * (whole.mean[n] - part.mean[n]) / part.scale[n] for n, w in part.weights.items())
+    return {"intercept": part.intercept + moved, "weights": weights}
 
 
-def _fit(cases: Sequence[QualityCase], threshold: float, typical: Mapping[str, Sequence[float]]) -> QualityModel:
+def _fit(
+    cases: Sequence[QualityCase],
+    typical: Mapping[str, Sequence[float]],
+    sizes: dict[str, list[float]] | None = None,
+) -> QualityModel:
     names, ranges = list(SIGNALS), {name: list(pair) for name, pair in typical.items()}
-    model = QualityModel({}, {}, {}, 0.0, 0.0, threshold, typical=ranges, sizes=_sizes(cases))
+    known = _sizes(cases) if sizes is None else sizes
+    model = QualityModel({}, {}, {}, 0.0, 0.0, _FAILED, typical=ranges, sizes=known)
     table = np.array([[signal_value(model.judged(case.frame), name) for name in names] for case in cases])
     truth = np.array([case.dice for case in cases])
     mean, scale = table.mean(axis=0), table.std(axis=0)
@@ -165,12 +180,12 @@ def _sizes(cases: Sequence[QualityCase]) -> dict[str, list[float]]:
     return {name: [min(volumes), max(volumes)] for name, volumes in found.items()}
 
 
-def _dice(labels: npt.NDArray[np.uint8], truth: npt.NDArray[Any], annotated: torch.Tensor) -> float | None:
-    """Return the mean Dice of the classes that the truth has, on the slices ``(N, D)`` that were annotated for them."""
-    scores = []
+def _dice(labels: npt.NDArray[np.uint8], truth: npt.NDArray[Any], annotated: torch.Tensor) -> dict[int, float]:
+    """Return the Dice of the classes that the truth has, on the slices ``(N, D)`` that were annotated for them."""
+    scores = {}
     for value in range(1, len(annotated)):
         drawn = annotated[value].numpy()
         wanted, found = (truth == value) & drawn, (labels == value) & drawn
         if wanted.any():
-            scores.append(2 * float((wanted & found).sum()) / float(wanted.sum() + found.sum()))
-    return float(np.mean(scores)) if scores else None
+            scores[value] = 2 * float((wanted & found).sum()) / float(wanted.sum() + found.sum())
+    return scores

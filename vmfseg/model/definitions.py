@@ -34,6 +34,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from vmfseg.data.disk_cache import config_text
 from vmfseg.model.weights import warm_start
+from vmfseg.networks.parts import bare_network
 from vmfseg.utils import VmfError
 from vmfseg.utils.io import StrPath
 from vmfseg.utils.seeds import seeded
@@ -42,6 +43,7 @@ __all__ = [
     "build",
     "build_network",
     "definition_of",
+    "full_name",
     "is_allowed",
     "prepare_network",
     "record_definitions",
@@ -124,7 +126,7 @@ def definition_of(value: Any, place: str) -> Any:
         >>> definition_of({"channels": (16, 32), "dtype": torch.float32}, "network_def")
         {'channels': [16, 32], 'dtype': {'_dtype_': 'float32'}}
     """
-    value = getattr(value, "module", value) if isinstance(value, nn.Module) else value
+    value = bare_network(value) if isinstance(value, nn.Module) else value
     if value is None or isinstance(value, bool | int | float | str):
         return value.value if isinstance(value, Enum) else value
     if isinstance(value, Enum):
@@ -165,7 +167,7 @@ def settings_of(value: Any) -> Any:
         return {str(k): settings_of(v) for k, v in value.items() if k not in _WHERE and not _observes(v)}
     if isinstance(value, list | tuple):
         return [settings_of(item) for item in value if not _observes(item)]
-    value = getattr(value, "module", value) if isinstance(value, nn.Module) else value
+    value = bare_network(value) if isinstance(value, nn.Module) else value
     record = _record(value)
     if record is not None:
         start = {"initial_seed": _SEEDS[value]} if isinstance(value, nn.Module) and value in _SEEDS else {}
@@ -249,7 +251,7 @@ def prepare_network(
         network: built from a config.
         device: where it goes.
         seed: of the initial weights; ``None`` takes the network as it is.
-        init: bundle, run or file of weights to start from, see :func:`vmfseg.model.warm_start`; empty for none.
+        init: bundle, run or file of weights to start from, see :func:`vmfseg.model.weights.warm_start`; empty for none.
         rank: of this process; only the first one tells what was taken over.
     """
     record = _record(network)
@@ -324,11 +326,7 @@ def _build(value: Any, place: str, trust: bool, depth: int) -> Any:
 @functools.cache
 def _locate(target: str) -> Any:
     """Return the class of an allowed target, or ``None``."""
-    name = target
-    if "." not in target:
-        module = _locator().get_component_module_name(target)
-        module = module[0] if isinstance(module, list) else module
-        name = f"{module}.{target}" if module else target
+    name = full_name(target)
     if not name.startswith((*_NETWORKS, "monai.transforms.", "vmfseg.transforms.", "vmfseg.data.")):
         return None
     found = pydoc.locate(name)
@@ -351,6 +349,15 @@ def _factory(found: Any, name: str) -> Any:
     if inspect.isfunction(found) and home.startswith(("monai.networks.nets.", "vmfseg.networks.", "vmfseg.methods.")):
         return found if _ARCHITECTURE.fullmatch(found.__name__) else None
     return None
+
+
+def full_name(target: str) -> str:
+    """Return a target with its module, which configs may leave out for classes of MONAI."""
+    if "." in target:
+        return target
+    module = _locator().get_component_module_name(target)
+    module = module[0] if isinstance(module, list) else module
+    return f"{module}.{target}" if module else target
 
 
 @functools.cache

@@ -12,7 +12,8 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from vmfseg.model.fast_convolution import use_winograd
-from vmfseg.networks import VMFKernels, VMFNet, log_vmf_normalizer
+from vmfseg.networks import VMFKernels, VMFNet
+from vmfseg.networks.distribution import log_vmf_normalizer
 from vmfseg.networks.parts import bare_network
 
 __all__ = ["Explained", "ExplainedNetwork", "deploy", "even_size", "explained_network", "run_batch"]

@@ -46,7 +46,7 @@ def parse_frames(frames: str | Sequence[int | str] | None, num_frames: int) -> l
                     subject="frames",
                     rule="the frame must exist",
                     found=f"frame {value} of {num_frames} (counted from 0)",
-                    fix="leave it out, or segment all frames",
+                    fix=f"Choose a frame from 0 to {num_frames - 1}.",
                 )
         else:
             raise VmfError(

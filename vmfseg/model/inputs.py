@@ -13,12 +13,12 @@ from typing import Any
 
 from vmfseg.data.discover import open_datalist
 from vmfseg.data.experiment import prepare_experiment
-from vmfseg.data.reader import SUPPORTED_SUFFIXES, read_header
-from vmfseg.model.writer import label_path
+from vmfseg.data.reader import SUPPORTED_SUFFIXES, image_stem, read_header
+from vmfseg.model.scan import label_path
 from vmfseg.utils import VmfError
 from vmfseg.utils.io import StrPath
 
-__all__ = ["Job", "find_images", "find_rows", "plan_jobs", "rows_of_file"]
+__all__ = ["Job", "find_images", "find_rows", "holds_dicom", "plan_jobs", "rows_of_file"]
 
 #: What lies beside images and is none: masks and factors of M&Ms, SCGM and the phantom, and what this package writes.
 _NO_IMAGE = re.compile(r"(_gt|_label|[_-]factors|-mask-r\d+|_seg|_probabilities|_activations)$", re.IGNORECASE)
@@ -48,14 +48,14 @@ class Job:
         """The image as it is written on the command line."""
         return ";".join(str(path) for path in self.sources)
 
-    def beside(self, what: str, suffix: str) -> Path:
+    def beside(self, what: str, suffix: str = "") -> Path:
         """Return the file for ``what`` that belongs to the output.
 
         Example:
             >>> Job(Path("a.nii"), Path("out/a_seg.nii.gz")).beside("quality", ".json").as_posix()
             'out/a_quality.json'
         """
-        return self.output.with_name(f"{_stem(self.output).removesuffix('_seg')}_{what}{suffix}")
+        return self.output.with_name(f"{image_stem(self.output).removesuffix('_seg')}_{what}{suffix}")
 
     def files(self, probabilities: bool = False, activations: bool = False, overlay: bool = False) -> list[Path]:
         """Return all files that the job writes."""
@@ -133,8 +133,8 @@ def find_rows(
 
     Args:
         dataset_dir: a folder (with its subfolders), one image or a glob pattern, see :func:`find_images`; empty takes
-            the target domain of the phantom.
-        dataset: which phantom, ``"mnms"`` or ``"scgm"``.
+            the target domain of the phantom, or its validation subjects where it has none.
+        dataset: which phantom, ``"mnms"``, ``"scgm"``, ``"hearts"`` or ``"cords"``.
         target_domain: of the phantom.
         seed: of the phantom.
         phantom: further arguments of :func:`vmfseg.phantom.make_phantom`.
@@ -143,7 +143,8 @@ def find_rows(
         VmfError: VMF295 if there is no image; otherwise as the reader.
     """
     if not dataset_dir:
-        rows = prepare_experiment(dataset, "", target_domain, seed=seed, phantom=phantom).target
+        found = prepare_experiment(dataset, "", target_domain, seed=seed, phantom=phantom)
+        rows = found.target or found.validation
         return [{key: value for key, value in row.items() if key not in _OF_LABELS} for row in rows]
     files = [path for path, _ in find_images(dataset_dir)]
     return [row for path in files for row in rows_of_file(path)]
@@ -202,19 +203,19 @@ def _check_jobs(jobs: Sequence[Job]) -> None:
 
 def _expand(path: Path, chosen: bool) -> list[tuple[Path, Path]]:
     if not path.is_dir():
-        known = path.name.lower().endswith(SUPPORTED_SUFFIXES) and not _NO_IMAGE.search(_stem(path))
-        return [(path, path.parent)] if path.exists() and (chosen or known) else []
+        return [(path, path.parent)] if path.exists() and (chosen or _is_image(path)) else []
     below = sorted(file for file in path.rglob("*") if not _hidden(*file.relative_to(path).parts))
     images = [(file, path) for file in below if file.is_file() and _is_image(file)]
-    series = [folder for folder in (path, *(f for f in below if f.is_dir())) if _holds_dicom(folder)]
+    series = [folder for folder in (path, *(f for f in below if f.is_dir())) if holds_dicom(folder)]
     return images + [(folder, path.parent if folder == path else path) for folder in series]
 
 
 def _is_image(path: Path) -> bool:
-    return path.name.lower().endswith(SUPPORTED_SUFFIXES) and not _NO_IMAGE.search(_stem(path))
+    return path.name.lower().endswith(SUPPORTED_SUFFIXES) and not _NO_IMAGE.search(image_stem(path))
 
 
-def _holds_dicom(folder: Path) -> bool:
+def holds_dicom(folder: Path) -> bool:
+    """Tell whether a folder itself holds a file of a DICOM series."""
     for file in folder.iterdir():
         if file.is_file() and not _hidden(file.name):
             if file.suffix.lower() in _DICOM:
@@ -227,8 +228,3 @@ def _holds_dicom(folder: Path) -> bool:
 
 def _hidden(*parts: str) -> bool:
     return any(part.startswith(".") for part in parts)
-
-
-def _stem(path: Path) -> str:
-    ending = next((s for s in sorted(SUPPORTED_SUFFIXES, key=len)[::-1] if path.name.lower().endswith(s)), "")
-    return path.name[: len(path.name) - len(ending)]

@@ -37,7 +37,7 @@ _PLANE = ndimage.generate_binary_structure(2, 1)
 _ALL = ndimage.generate_binary_structure(3, 3)
 
 
-def plausibility(labels: Labels, names: Mapping[int, str], slice_axis: int = 2) -> dict[str, float]:
+def plausibility(labels: Labels, names: Mapping[int, str]) -> dict[str, float]:
     """Measure how far a label map looks like anatomy.
 
     Shape: ``labels`` ``(X, Y, Z)``.
@@ -45,7 +45,6 @@ def plausibility(labels: Labels, names: Mapping[int, str], slice_axis: int = 2) 
     Args:
         labels: class of every voxel.
         names: class names by value; rules go by name and are skipped for names they do not know.
-        slice_axis: axis along which slices are stacked.
 
     Example:
         >>> heart = np.zeros((12, 12, 2), np.uint8)
@@ -55,7 +54,7 @@ def plausibility(labels: Labels, names: Mapping[int, str], slice_axis: int = 2) 
         >>> plausibility(heart, {0: "background", 1: "LV", 2: "MYO", 3: "RV"})
         {'present': 1.0, 'connected': 1.0, 'continuous': 1.0, 'enclosed': 1.0, 'adjacent': 1.0}
     """
-    stack = _cropped(np.moveaxis(labels, slice_axis, 2))
+    stack = _cropped(labels)
     values = {name.upper(): value for value, name in names.items() if value}
     found = [value for value in values.values() if (stack == value).any()]
     measures = {"present": len(found) / max(1, len(values))}

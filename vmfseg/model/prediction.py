@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from vmfseg.model.locate import Sight
+from vmfseg.model.lost_orientation import Turn
 from vmfseg.model.scan import Scan, map_image
 
 __all__ = ["FramePrediction", "Prediction", "volume_statistics"]
@@ -23,6 +25,8 @@ class FramePrediction:
         signals: see :mod:`vmfseg.model.quality` and :mod:`vmfseg.model.plausibility`.
         kernel_shares: how much of the volume each kernel explains, ``J`` numbers that sum to one.
         volumes: milliliters of every foreground class, by name.
+        sight: which part of the volume the model looked at.
+        turn: how slices were turned for the network where the header has lost the orientation; ``None`` elsewhere.
         probabilities: ``(X, Y, Z, N)`` float32, sums to one over the classes; ``None`` unless asked for.
         activations: ``(X, Y, Z, J)`` float32; ``None`` unless asked for.
     """
@@ -31,6 +35,8 @@ class FramePrediction:
     signals: dict[str, float]
     kernel_shares: list[float]
     volumes: dict[str, float] = field(default_factory=dict)
+    sight: Sight = field(default_factory=Sight)
+    turn: Turn | None = None
     probabilities: npt.NDArray[np.float32] | None = None
     activations: npt.NDArray[np.float32] | None = None
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +19,23 @@ from vmfseg.data import LoadVolumed
 from vmfseg.data.geometry import voxel_sizes
 from vmfseg.model.artifact import Model
 from vmfseg.model.backends import Backend, open_backend
-from vmfseg.model.deploy import even_size
+from vmfseg.model.deploy import Explained, even_size
 from vmfseg.model.frames import PHASES, find_phases, parse_frames
-from vmfseg.model.grid import SliceGrid
+from vmfseg.model.grid import SliceGrid, normalized
 from vmfseg.model.inferer import SliceBatchInferer
+from vmfseg.model.locate import Sight, look_around
+from vmfseg.model.lost_orientation import Turn, choose_turn, is_orientation_lost
 from vmfseg.model.plausibility import plausibility
 from vmfseg.model.prediction import FramePrediction, Prediction
-from vmfseg.model.quality import QualityModel, SignalCollector, native_noise, worst_light
+from vmfseg.model.quality import QualityModel, SignalCollector, native_noise
 from vmfseg.model.scan import Scan
+from vmfseg.model.shift import ShiftReference
+from vmfseg.model.verdict import judge
 from vmfseg.model.weights import is_about, tensors_digest
 from vmfseg.networks import VMFNet
 from vmfseg.networks.parts import bare_network
 from vmfseg.utils import VmfError
+from vmfseg.utils.checks import usable_device
 from vmfseg.utils.io import StrPath
 
 __all__ = ["Predictor"]
@@ -39,7 +44,8 @@ __all__ = ["Predictor"]
 class Predictor:
     """Segment volumes with a trained model; the only forward path after training.
 
-    A volume goes through the model's preprocessing, its slices through the network in batches, and the class scores
+    The organ is searched in the whole field of view (:mod:`vmfseg.model.locate`), and the model's window laid on it.
+    The window goes through the model's preprocessing, its slices through the network in batches, and the class scores
     come back to the volume's own grid before the most probable class is taken, a few slices at a time where the
     preprocessing keeps slices apart: memory beyond the volume itself is then bounded by ``batch_size``. A cine is
     segmented frame by frame. The labels do not depend on ``batch_size``, nor on the order and direction in which a file
@@ -53,6 +59,7 @@ class Predictor:
         digest: checksum of the weights, see :func:`tensors_digest`.
         remarks: about the model; every prediction repeats them among its warnings.
         network: as it was trained, for tools that take a module.
+        source: what source scans look like to the network, or ``None``; see :mod:`vmfseg.model.shift`.
 
     Example:
         A bundle without weights is refused with what to do about it::
@@ -72,17 +79,23 @@ class Predictor:
         digest: str = "",
         remarks: Sequence[str] = (),
         network: torch.nn.Module | None = None,
+        source: ShiftReference | None = None,
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
         self.model, self.backend, self.quality, self.batch_size = model, backend, quality, batch_size
-        self.digest, self.remarks, self.network = digest, tuple(remarks), network
+        self.digest, self.remarks, self.network, self.source = digest, tuple(remarks), network, source
         self.grid = SliceGrid(model.build_preprocessing(), model.build_postprocessing())
 
     @property
     def labels(self) -> dict[int, str]:
         """Class names by value."""
         return self.model.labels
+
+    @property
+    def temperature(self) -> float:
+        """By which logits are divided for probabilities; 1 for a model that was not calibrated."""
+        return 1.0 if self.quality is None else self.quality.temperature
 
     @property
     def has_kernels(self) -> bool:
@@ -143,7 +156,9 @@ class Predictor:
         elif note.is_file():
             remarks = [f"VMF344: {note.name} is about other weights than {model.weights.name}: no predicted Dice"]
         runs = open_backend(backend, network, model.weights, place)
-        return cls(model, runs, quality, batch_size, digest, remarks, network)
+        note = model.weights.with_name("shift.json")
+        source = ShiftReference.load(note) if note.is_file() and is_about(note, digest) else None
+        return cls(model, runs, quality, batch_size, digest, remarks, network, source)
 
     @classmethod
     def from_network(
@@ -211,14 +226,35 @@ class Predictor:
             found = {
                 k: self.predict_frame(scan.frame(k), probabilities, activations) if again else found[k] for k in chosen
             }
+        elif wanted is None and scan.num_frames > 1 and self._cavity is not None:
+            phases = self._phases(found)
         return Prediction(
             labels=self._joined(scan, {k: frame.labels for k, frame in found.items()}),
             scan=scan,
             frames=tuple(sorted(found)),
-            quality=self._quality(scan, found, phases),
+            quality={
+                "format": "vmfseg-prediction-1",
+                "input": Path(scan.header.path).name,
+                "bundle": self.model.name,
+                "bundle_version": self.model.version,
+                "backend": self.backend.name,
+                "labels": {str(value): name for value, name in self.labels.items()},
+                **judge(found, phases, self.quality, self.source),
+                "warnings": [*self.remarks, *(str(finding) for finding in scan.header.findings)],
+            },
             probabilities=self._joined(scan, {k: f.probabilities for k, f in found.items()}) if probabilities else None,
             activations=self._joined(scan, {k: f.activations for k, f in found.items()}) if activations else None,
         )
+
+    def locate(self, image: MetaTensor, run: Callable[[torch.Tensor], Explained] | None = None) -> Sight:
+        """Find the organ in one frame, ``(C, X, Y, Z)``: which window the model takes, see :mod:`.locate`.
+
+        Args:
+            image: the frame.
+            run: the network as it is run on this frame; by default in the orientation that fits.
+        """
+        network = run or self._oriented(image)[1]
+        return look_around(self.grid.field_of_view(image), lambda batch: network(batch).logits, self.batch_size)
 
     def predict_frame(
         self, image: MetaTensor, probabilities: bool = False, activations: bool = False
@@ -233,13 +269,15 @@ class Predictor:
                 f"image must have {self.model.channels} channels as the model was trained, got {image.shape[0]}. "
                 "Give one file for each channel, in the order of the training."
             )
-        placed = self.grid.place(image)
+        turn, run = self._oriented(image)
+        sight = self.locate(image, run)
+        placed = self.grid.place(image, sight.shift)
         collector = SignalCollector()
         explained: list[torch.Tensor] = []
         for batch in placed.slices.split(even_size(len(placed.slices), self.batch_size)):
-            out = self.backend(batch)
+            out = run(batch)
             collector.update(batch, out)
-            placed.add(out.logits, keep=probabilities)
+            placed.add(out.logits, keep=probabilities, temperature=self.temperature)
             if activations and out.activations is not None:
                 explained.append(
                     F.interpolate(out.activations, size=batch.shape[-2:], mode="bilinear", align_corners=False)
@@ -254,17 +292,31 @@ class Predictor:
             },
             kernel_shares=collector.activations(),
             volumes=self._volumes(labels, placed.native),
-            probabilities=None if chances is None else _last(placed.stored(_normalized(chances))),
+            sight=sight,
+            turn=turn,
+            probabilities=None if chances is None else _last(placed.stored(normalized(chances))),
             activations=_last(placed.stored(placed.maps(torch.cat(explained)))) if explained else None,
         )
+
+    def _oriented(self, image: MetaTensor) -> tuple[Turn | None, Callable[[torch.Tensor], Explained]]:
+        """Return how slices are turned for the network, and the backend behind that; nothing if the header knows."""
+        if self.model.facts.get("orientation") != "any" or not is_orientation_lost(image.affine):
+            return None, self.backend
+        slices = self.grid.place(image).slices
+        turn = choose_turn(slices, lambda batch: self.backend(batch).logits, self.batch_size)
+        return turn, lambda batch: turn.undo_parts(self.backend(turn(batch)))
 
     def _volumes(self, labels: torch.Tensor, native: MetaTensor) -> dict[str, float]:
         voxel_ml = float(np.prod(voxel_sizes(np.asarray(native.affine)))) / 1000
         counts = labels.flatten().bincount(minlength=len(self.labels))
         return {name: float(counts[value]) * voxel_ml for value, name in self.labels.items() if value}
 
+    @property
+    def _cavity(self) -> int | None:
+        return next((value for value, name in self.labels.items() if name.upper() == "LV"), None)
+
     def _phases(self, found: dict[int, FramePrediction]) -> dict[str, int]:
-        cavity = next((value for value, name in self.labels.items() if name.upper() == "LV"), None)
+        cavity = self._cavity
         if cavity is None:
             raise VmfError(
                 "VMF171",
@@ -284,59 +336,12 @@ class Predictor:
             whole[:, :, :, number] = frame
         return whole.reshape(*scan.shape, *first.shape[3:])
 
-    def _quality(self, scan: Scan, found: dict[int, FramePrediction], phases: dict[str, int]) -> dict[str, Any]:
-        names = {number: phase for phase, number in phases.items()}
-        frames = []
-        for number, frame in sorted(found.items()):
-            model = self.quality
-            signals = frame.signals if model is None else model.judged(frame)
-            frames.append(
-                {
-                    "frame": number,
-                    "phase": names.get(number),
-                    "light": "unknown" if model is None else model.light(signals),
-                    "predicted_dice": None if model is None else round(model.predict(signals), 4),
-                    "signals": {name: round(value, 6) for name, value in signals.items()},
-                    "kernel_shares": [round(share, 6) for share in frame.kernel_shares],
-                    "volumes_ml": {name: round(volume, 3) for name, volume in frame.volumes.items()},
-                }
-            )
-        lights = [str(frame["light"]) for frame in frames]
-        scores = [frame["predicted_dice"] for frame in frames if frame["predicted_dice"] is not None]
-        return {
-            "format": "vmfseg-prediction-1",
-            "input": Path(scan.header.path).name,
-            "bundle": self.model.name,
-            "bundle_version": self.model.version,
-            "backend": self.backend.name,
-            "light": worst_light(lights),
-            "predicted_dice": min(scores, default=None),  # type: ignore[type-var]
-            "phases": phases,
-            "labels": {str(value): name for value, name in self.labels.items()},
-            "frames": frames,
-            "warnings": [*self.remarks, *(str(finding) for finding in scan.header.findings)],
-        }
-
 
 def _device(device: torch.device | str | None, backend: str) -> torch.device:
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() and backend == "torch" else "cpu")
-    try:
-        place = torch.device(device)
-        torch.empty(1, device=place)
-    except (RuntimeError, AssertionError) as error:
-        cause = str(error).splitlines()[0]
-        raise ValueError(f"device must be one that is there, got {device} ({cause}). Use cpu.") from error
-    return place
+    return usable_device(device)
 
 
 def _last(maps: torch.Tensor) -> npt.NDArray[np.float32]:
     return maps.permute(1, 2, 3, 0).contiguous().numpy()
-
-
-def _normalized(scores: torch.Tensor) -> torch.Tensor:
-    """Return scores that sum to one over the classes; where the network saw nothing, the background has it all."""
-    total = scores.sum(dim=0, keepdim=True)
-    chances = scores / total.clamp_min(1e-12)
-    chances[:1] = torch.where(total > 0, chances[:1], torch.ones_like(total))
-    return chances

@@ -14,9 +14,23 @@ from vmfseg.model.inputs import Job
 from vmfseg.model.prediction import Prediction
 from vmfseg.model.predictor import Predictor
 from vmfseg.model.scan import map_image, write_map
-from vmfseg.utils import VmfError, atomic_write, find_vmf_error, write_json
+from vmfseg.utils import VmfError, atomic_write, write_json
+from vmfseg.utils.errors import find_vmf_error
 
-__all__ = ["SegmentOptions", "SegmentResult", "save_prediction", "segment_files"]
+__all__ = ["Extra", "SegmentOptions", "SegmentResult", "save_prediction", "segment_files"]
+
+
+@dataclass(frozen=True)
+class Extra:
+    """Further files of a prediction, for instance meshes.
+
+    Attributes:
+        names: endings of the files that there may be, ``"LV.stl"`` for ``NAME_LV.stl``.
+        make: returns the content of the files that there are, by ending, from a prediction and the class names.
+    """
+
+    names: tuple[str, ...]
+    make: Callable[[Prediction, dict[int, str]], dict[str, bytes]]
 
 
 @dataclass(frozen=True)
@@ -28,6 +42,7 @@ class SegmentOptions:
         probabilities: write the probability of every class.
         activations: write the activation of every kernel.
         overlay: draws a picture of a prediction, for instance :func:`vmfseg.visualize.draw_overlay`; ``None`` for none.
+        extras: further files.
         overwrite: replace existing outputs.
         skip_existing: leave images alone whose label map is there.
         rules: what the reader accepts, see :class:`vmfseg.data.volume.ReadRules`.
@@ -37,6 +52,7 @@ class SegmentOptions:
     probabilities: bool = False
     activations: bool = False
     overlay: Callable[[Prediction, dict[int, str]], bytes] | None = None
+    extras: tuple[Extra, ...] = ()
     overwrite: bool = False
     skip_existing: bool = False
     rules: dict[str, Any] = field(default_factory=dict)
@@ -73,10 +89,7 @@ class SegmentResult:
 
 
 def segment_files(
-    predictor: Predictor,
-    jobs: Sequence[Job],
-    options: SegmentOptions | None = None,
-    progress: Callable[[SegmentResult], None] | None = None,
+    predictor: Predictor, jobs: Sequence[Job], options: SegmentOptions | None = None
 ) -> Iterator[SegmentResult]:
     """Segment images one after the other; yield what became of each.
 
@@ -84,24 +97,23 @@ def segment_files(
 
     Args:
         predictor: the model.
-        jobs: see :func:`vmfseg.model.plan_jobs`.
+        jobs: see :func:`vmfseg.model.inputs.plan_jobs`.
         options: what to write.
-        progress: called after each image.
 
     Raises:
         VmfError: VMF503 before anything is done, if an output exists and may not be replaced.
     """
     chosen = options or SegmentOptions()
-    extras = (chosen.probabilities, chosen.activations, chosen.overlay is not None)
+    maps = (chosen.probabilities, chosen.activations, chosen.overlay is not None)
+    endings = [name for extra in chosen.extras for name in extra.names]
     if not chosen.overwrite and not chosen.skip_existing:
-        _refuse_existing([path for job in jobs for path in job.files(*extras) if path.exists()])
+        wanted = [path for job in jobs for path in (*job.files(*maps), *(job.beside(name) for name in endings))]
+        _refuse_existing([path for path in wanted if path.exists()])
     for job in jobs:
         if chosen.skip_existing and job.output.exists():
             result = SegmentResult(job.name, str(job.output), "skipped")
         else:
             result = _segment(predictor, job, chosen)
-        if progress is not None:
-            progress(result)
         yield result
         if result.exit_code == 6:
             return
@@ -130,9 +142,12 @@ def save_prediction(
     for what, maps in (("probabilities", prediction.probabilities), ("activations", prediction.activations)):
         if maps is not None and getattr(chosen, what):
             write_map(job.beside(what, ".nii.gz"), map_image(scan, maps, channels=True), overwrite=overwrite)
+    names = labels or {int(value): name for value, name in prediction.quality["labels"].items()}
     if chosen.overlay is not None:
-        names = labels or {int(value): name for value, name in prediction.quality["labels"].items()}
         atomic_write(job.beside("overlay", ".png"), chosen.overlay(prediction, names), overwrite=overwrite)
+    for extra in chosen.extras:
+        for ending, content in extra.make(prediction, names).items():
+            atomic_write(job.beside(ending), content, overwrite=overwrite)
     write_json(job.beside("quality", ".json"), prediction.quality, overwrite=overwrite)
     write_map(job.output, prediction.image, overwrite=overwrite)
 

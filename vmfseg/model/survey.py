@@ -12,8 +12,7 @@ from vmfseg.model.inputs import find_images
 from vmfseg.model.prediction import volume_statistics
 from vmfseg.model.predictor import Predictor
 from vmfseg.model.scan import Scan
-from vmfseg.model.shift import ShiftReference, ShiftReport, SubjectStatistics
-from vmfseg.model.weights import is_about
+from vmfseg.model.shift import ShiftReport, SubjectStatistics
 from vmfseg.utils import VmfError
 from vmfseg.utils.io import StrPath
 
@@ -42,8 +41,8 @@ def shift_groups(
     Raises:
         VmfError: VMF342 if the bundle stores no source statistics of its weights; what the reader refuses.
     """
-    note = predictor.model.weights.with_name("shift.json")
-    if not note.is_file() or not is_about(note, predictor.digest):
+    if predictor.source is None:
+        note = predictor.model.weights.with_name("shift.json")
         raise VmfError(
             "VMF342",
             subject=str(note),
@@ -51,10 +50,9 @@ def shift_groups(
             found="they were made with other weights" if note.is_file() else "no such file",
             fix="train it with its calibration stage (vmfseg train BUNDLE)",
         )
-    reference = ShiftReference.load(note)
     rows = _rows(data)
     groups = group_subjects(survey(predictor, rows if progress is None else progress(rows)))
-    return {name: reference.compare(subjects, alpha) for name, subjects in sorted(groups.items())}
+    return {name: predictor.source.compare(subjects, alpha) for name, subjects in sorted(groups.items())}
 
 
 def survey(predictor: Predictor, rows: Iterable[Row]) -> dict[tuple[str, str], list[dict[str, float]]]:

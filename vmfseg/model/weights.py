@@ -11,12 +11,21 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from vmfseg.handlers import load_tensors
-from vmfseg.utils import VmfError, read_json, sha256_bytes
-from vmfseg.utils.io import StrPath
+from vmfseg.handlers.checkpoint import load_tensors
+from vmfseg.model.shelves import on_shelf
+from vmfseg.utils import VmfError, read_json
+from vmfseg.utils.io import StrPath, sha256_bytes
 from vmfseg.utils.tensor_files import safetensors_problem
 
-__all__ = ["fill_network", "find_weights", "is_about", "read_tensors", "tensors_digest", "warm_start"]
+__all__ = [
+    "fill_network",
+    "find_weights",
+    "is_about",
+    "read_tensors",
+    "tensors_digest",
+    "warm_start",
+    "weights_at",
+]
 
 
 def read_tensors(path: StrPath) -> dict[str, torch.Tensor]:
@@ -93,10 +102,18 @@ def is_about(note: StrPath, digest: str) -> bool:
 
 
 def find_weights(place: StrPath) -> Path | None:
-    """Return the file of weights that a path stands for, or ``None``.
+    """Return the file of weights that a path or the name of a bundle stands for, or ``None``.
 
-    A file; a folder with ``model.safetensors`` or ``model.pt``; a bundle or a run, which have these in ``models``.
+    A file; a folder with ``model.safetensors`` or ``model.pt``; a bundle or a run, which have these in ``models``; the
+    name of a bundle, see :mod:`vmfseg.model.shelves`.
     """
+    found = weights_at(place)
+    named = on_shelf(place) if found is None else None
+    return found if named is None else weights_at(named)
+
+
+def weights_at(place: StrPath) -> Path | None:
+    """Return the file of weights at a path: the file itself, or in a folder, a bundle or a run; or ``None``."""
     given = Path(place).expanduser()
     if given.is_file():
         return given

@@ -2,13 +2,12 @@
 """The networks of the paper, each usable on its own as a plain ``nn.Module``."""
 
 from .composer import VMFComposer
-from .distribution import log_vmf_normalizer
 from .encoder import BackboneEncoder, VMFEncoder
 from .heads import AssignmentHead, PresenceHead, SegmentationHead
 from .kernels import VMFKernels
 from .mixture import VMFMixture
 from .parts import VMFParts, network_parts
-from .pretraining import ReconstructionUNet, load_encoder
+from .pretraining import ReconstructionUNet
 from .vmf_net import VMFNet
 
 __all__ = [
@@ -23,7 +22,5 @@ __all__ = [
     "VMFMixture",
     "VMFNet",
     "VMFParts",
-    "load_encoder",
-    "log_vmf_normalizer",
     "network_parts",
 ]

@@ -12,7 +12,7 @@ from vmfseg.utils.checks import check_channels
 
 from .blocks import UpsamplingDecoder, eager, initialize_weights
 
-__all__ = ["AssignmentHead", "PresenceHead", "SegmentationHead"]
+__all__ = ["AssignmentHead", "KernelPresenceHead", "PresenceHead", "SegmentationHead"]
 
 
 class SegmentationHead(nn.Module):
@@ -195,6 +195,56 @@ class PresenceHead(nn.Module):
             _check(x, self.in_channels, self.smallest)
         presence: torch.Tensor = self.linear(torch.flatten(self.pool(self.layers(x)), 1))
         return presence
+
+
+class KernelPresenceHead(nn.Module):
+    r"""Multiple-instance classifier on kernels: does this tile of the image show the structure?
+
+    A kernel belongs to the structure to a degree :math:`w_j = \sigma(\omega_j)`, the map of the structure is
+    :math:`s_p = \sum_j w_j a_{jp} \in [0, 1]`, and the logit of a tile :math:`T` is
+    :math:`\alpha (\bar s_T - \beta)` with :math:`\bar s_T` the mean of the largest tenth of :math:`s` in the tile. A
+    tile without the structure must have no position with a large :math:`s`, one with it needs some: so the kernels, and
+    not a classifier behind them, have to tell where it is. The strided classifier of the paper (:class:`PresenceHead`)
+    localizes nothing. Tiles are a *stronger* weak label than the paper's, which is one tile, the whole image.
+
+    Shape: ``BJhw`` -> ``BKHW`` with ``H = h * stride / tile``; ``tile = 0`` -> ``BK``.
+
+    Args:
+        num_kernels: ``J``.
+        out_channels: ``K``, how many structures.
+        tile: side of a tile in pixels of the image; 0 for the whole image.
+        stride: image size over feature size.
+
+    Example:
+        >>> KernelPresenceHead(num_kernels=3, tile=8)(torch.rand(2, 3, 16, 24).softmax(1)).shape
+        torch.Size([2, 1, 2, 3])
+    """
+
+    def __init__(self, num_kernels: int = 12, out_channels: int = 1, tile: int = 16, stride: int = 1) -> None:
+        super().__init__()
+        if tile < 0 or tile % stride:
+            raise ValueError(f"tile must be a multiple of the stride {stride}, or 0 for the image, got {tile}.")
+        self.num_kernels, self.side = num_kernels, tile // stride
+        self.degree = nn.Parameter(torch.full((out_channels, num_kernels), -1.0))
+        self.scale, self.offset = nn.Parameter(torch.tensor(8.0)), nn.Parameter(torch.tensor(0.4))
+
+    def maps(self, activations: torch.Tensor) -> torch.Tensor:
+        """Return the map of each structure, ``BKhw``, from 0 to 1."""
+        if not torch.jit.is_scripting():
+            _check(activations, self.num_kernels)
+        return F.conv2d(activations, torch.sigmoid(self.degree)[:, :, None, None].to(activations.dtype))
+
+    def forward(self, activations: torch.Tensor) -> torch.Tensor:
+        """Return one logit for each structure and tile."""
+        maps = self.maps(activations)
+        batch, structures, height, width = maps.shape
+        if self.side == 0:
+            tiles = maps.flatten(2)
+            return self.scale * (tiles.topk(max(1, tiles.shape[2] // 10), dim=2)[0].mean(dim=2) - self.offset)
+        rows, columns = height // self.side, width // self.side
+        kept = maps[:, :, : rows * self.side, : columns * self.side]
+        tiles = kept.reshape(batch, structures, rows, self.side, columns, self.side).transpose(3, 4).flatten(4)
+        return self.scale * (tiles.topk(max(1, tiles.shape[4] // 10), dim=4)[0].mean(dim=4) - self.offset)
 
 
 @torch.jit.unused

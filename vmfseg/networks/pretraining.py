@@ -24,10 +24,11 @@ class ReconstructionUNet(nn.Module):
     activation at the end: 17 266 241 parameters for the paper's encoder. Any other encoder (:class:`BackboneEncoder`)
     gets an :class:`UpsamplingDecoder` of its features alone.
 
-    Shape: ``BCHW[D]`` -> ``BCHW[D]``.
+    Shape: ``BCHW[D]`` -> ``BCHW[D]``, with the extra channels behind.
 
     Args:
         encoder: the encoder to pre-train; it is used, not copied.
+        extra_channels: further maps to predict beside the image, for instance its motion.
 
     Example:
         >>> unet = ReconstructionUNet(VMFEncoder(channels=(4, 8, 8)))
@@ -37,14 +38,16 @@ class ReconstructionUNet(nn.Module):
 
     __constants__ = ("has_skips",)  # TorchScript leaves the other way out
 
-    def __init__(self, encoder: VMFEncoder | BackboneEncoder | None = None) -> None:
+    def __init__(self, encoder: VMFEncoder | BackboneEncoder | None = None, extra_channels: int = 0) -> None:
         super().__init__()
         self.encoder = VMFEncoder() if encoder is None else encoder
         self.has_skips = isinstance(self.encoder, VMFEncoder)
         dims, width = self.encoder.spatial_dims, self.encoder.feature_channels
+        width = getattr(self.encoder, "map_channels", width)  # position is no part of a reconstruction
+        out_channels = self.encoder.in_channels + extra_channels
         self.ups = nn.ModuleList()
         if not isinstance(self.encoder, VMFEncoder):
-            self.out = UpsamplingDecoder(dims, width, self.encoder.in_channels, min(width, 64), self.encoder.stride)
+            self.out = UpsamplingDecoder(dims, width, out_channels, min(width, 64), self.encoder.stride)
             self.out.apply(initialize_weights)
             return
         channels = self.encoder.channels
@@ -52,7 +55,7 @@ class ReconstructionUNet(nn.Module):
             out = channels[max(k - 1, 0)]
             self.ups.append(UpBlock(dims, width, channels[k], out))
             width = out
-        self.out = Conv[Conv.CONV, dims](width, self.encoder.in_channels, kernel_size=1)
+        self.out = Conv[Conv.CONV, dims](width, out_channels, kernel_size=1)
         for module in (*self.ups, self.out):
             module.apply(initialize_weights)
 

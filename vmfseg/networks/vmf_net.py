@@ -13,7 +13,7 @@ from vmfseg.utils.seeds import seeded
 
 from .composer import VMFComposer
 from .encoder import VMFEncoder
-from .heads import AssignmentHead, PresenceHead, SegmentationHead
+from .heads import AssignmentHead, KernelPresenceHead, PresenceHead, SegmentationHead
 from .kernels import VMFKernels
 from .parts import VMFParts
 
@@ -49,11 +49,13 @@ class VMFNet(nn.Module):
         reconstruct: build the composer.
         linear_decoder: no batch norm and ReLU in the composer's decoder (reference code).
         raw_kernels: recompose with the raw kernel weights (reference code) instead of unit ones.
-        presence: where the presence head sits: ``"none"``, ``"activations"`` (one output: any foreground) or
-            ``"masks"`` (one output for each foreground class).
+        presence: where the presence head sits: ``"none"``, ``"activations"`` (one output: any foreground), ``"masks"``
+            (one output for each foreground class) or ``"kernels"`` (:class:`KernelPresenceHead`, any foreground).
+        presence_tile: side of the tiles of ``presence="kernels"`` in pixels; 0 for the whole image.
         presence_channels: base width of the presence head; ``0`` takes the paper's.
-        encoder: any :class:`FeatureEncoder` instead of the U-Net; ``channels``, ``level`` and ``last_activation`` are
-            then not used.
+        position: weight of the position among the features, see :class:`VMFEncoder`.
+        encoder: any :class:`FeatureEncoder` instead of the U-Net; ``channels``, ``level``,
+            ``last_activation`` and ``position`` are then not used.
         seed: of the initial weights, independent of torch's global generator; ``None`` uses that one.
 
     Example:
@@ -85,12 +87,14 @@ class VMFNet(nn.Module):
         raw_kernels: bool = False,
         presence: str = "none",
         presence_channels: int = 0,
+        presence_tile: int = 0,
+        position: float = 0.0,
         encoder: Optional[nn.Module] = None,  # noqa: UP045 - TorchScript
         seed: Optional[int] = None,  # noqa: UP045 - TorchScript
     ) -> None:
         super().__init__()
         check_choice("head", head, ("segmentation", "assignment"))
-        check_choice("presence", presence, ("none", "activations", "masks"))
+        check_choice("presence", presence, ("none", "activations", "masks", "kernels"))
         if out_channels < 2:
             raise ValueError(
                 f"out_channels must be at least 2 (background and one class), got {out_channels}. Count the background."
@@ -98,7 +102,7 @@ class VMFNet(nn.Module):
         self.out_channels, self.raw_kernels, self.presence_on = out_channels, raw_kernels, presence
         with nullcontext() if seed is None else seeded(seed, "network"):
             if encoder is None:
-                encoder = VMFEncoder(spatial_dims, in_channels, channels, level, last_activation)
+                encoder = VMFEncoder(spatial_dims, in_channels, channels, level, last_activation, position)
             width, stride = _describe(encoder)
             self.encoder = encoder
             self.kernels = VMFKernels(width, num_kernels, kappa, threshold)
@@ -113,12 +117,14 @@ class VMFNet(nn.Module):
             if reconstruct:
                 composer = VMFComposer(spatial_dims, width, in_channels, hidden_channels, stride, linear_decoder)
             self.composer = composer
-            presence_head: Optional[PresenceHead] = None  # noqa: UP045 - TorchScript
+            presence_head: Optional[nn.Module] = None  # noqa: UP045 - TorchScript
             base = {"base_channels": presence_channels} if presence_channels else {}
             if presence == "activations":
                 presence_head = PresenceHead.on_activations(num_kernels, spatial_dims=spatial_dims, **base)
             elif presence == "masks":
                 presence_head = PresenceHead.on_masks(out_channels, spatial_dims=spatial_dims, **base)
+            elif presence == "kernels":
+                presence_head = KernelPresenceHead(num_kernels, tile=presence_tile, stride=stride)
             self.presence_head = presence_head
 
     def forward(self, x: torch.Tensor, return_parts: bool = False) -> Union[torch.Tensor, VMFParts]:  # noqa: UP007

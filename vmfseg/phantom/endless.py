@@ -43,8 +43,8 @@ class PhantomSlices(Dataset[dict[str, Any]]):
         length: nominal length of an epoch.
         pixdim: spacing in mm; 1.4 for hearts, 0.5 for cords unless given.
         size: pixels along both axes; 128 for hearts, 96 for cords unless given.
-        orientation: ``"canonical"``, as headers give it, turned by less than 45 degrees; or ``"any"``: turned and
-            mirrored at will, for scans that lost their orientation.
+        lost: probability of a slice turned by quarters and mirrored at will, for scans that lost their orientation;
+            the others are as headers give them, turned by less than 45 degrees.
         papillary: whether papillary muscles and trabeculae belong to the ``"cavity"`` (as most readers draw) or to
             the ``"wall"`` (hearts only).
         tight: probability of a field of view that is smaller than the grid; zeros surround it.
@@ -71,15 +71,14 @@ class PhantomSlices(Dataset[dict[str, Any]]):
         length: int = 1000,
         pixdim: float | None = None,
         size: int | tuple[int, int] | None = None,
-        orientation: str = "canonical",
+        lost: float = 0.0,
         papillary: Convention = "cavity",
         tight: float = 0.4,
         gin: float = 0.0,
     ) -> None:
         check_choice("kind", kind, tuple(_GRID))
-        check_choice("orientation", orientation, ("canonical", "any"))
         check_choice("papillary", papillary, ("cavity", "wall"))
-        for name, value in (("tight", tight), ("gin", gin)):
+        for name, value in (("lost", lost), ("tight", tight), ("gin", gin)):
             if not 0.0 <= value <= 1.0:
                 raise ValueError(f"{name} must be a probability from 0 to 1, got {value}. 0 switches it off.")
         self.kind, self.seed, self.length = kind, int(seed), int(length)
@@ -91,7 +90,7 @@ class PhantomSlices(Dataset[dict[str, Any]]):
                 f"size must be at least 16, length at least 1 and pixdim above 0, got {self.size}, {length} and "
                 f"{pixdim}. Hearts need about 128 pixels of 1.4 mm, cords 96 of 0.5 mm."
             )
-        self.orientation, self.papillary, self.tight, self.gin = orientation, papillary, float(tight), float(gin)
+        self.lost, self.papillary, self.tight, self.gin = float(lost), papillary, float(tight), float(gin)
 
     def __len__(self) -> int:
         """Return the nominal length of an epoch."""
@@ -107,7 +106,7 @@ class PhantomSlices(Dataset[dict[str, Any]]):
         if self.gin and rng.random() < self.gin:
             picture = random_contrast(normalize(picture), rng)
         image = self._window(picture, label, rng)
-        if self.orientation == "any":
+        if self.lost and rng.random() < self.lost:
             image, label = _turned(image, label, int(rng.integers(4)), bool(rng.integers(2)))
         # the picture runs to the patient's left and feet (or back), slice space to the right and up (or front)
         image, label = np.ascontiguousarray(image[::-1, ::-1]), np.ascontiguousarray(label[::-1, ::-1])

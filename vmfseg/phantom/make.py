@@ -6,6 +6,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
+import signal
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -18,15 +19,18 @@ from threadpoolctl import threadpool_limits
 
 from vmfseg import __version__
 from vmfseg.phantom.release_layout import write_csv, write_subject, write_tissues
+from vmfseg.phantom.subjects import write_drawn_subject, write_drawn_table
 from vmfseg.phantom.vendors import CORD_SITES, HEART_CENTERS
 from vmfseg.utils import VmfError, check_choice, read_json, write_json
+from vmfseg.utils.locks import locked_folder
 
-__all__ = ["PHANTOM_FILE", "PhantomDefaults", "make_phantom"]
+__all__ = ["GENERATOR", "PHANTOM_FILE", "PhantomDefaults", "make_phantom"]
 
 #: The file that says what a phantom holds; it is there if and only if the phantom is complete.
 PHANTOM_FILE = "phantom.json"
 _FORMAT = "vmfseg-phantom-1"
-_GENERATOR = 1  # raised whenever the same parameters give other voxels
+#: Raised whenever the same parameters give other voxels.
+GENERATOR = 1
 _MAX_CORDS = 80
 
 
@@ -61,7 +65,7 @@ def make_phantom(
     progress: Callable[[int, int], None] | None = None,
     workers: int = _DEFAULTS.workers,
 ) -> Path:
-    """Make a multi-vendor phantom in the layout of the real release.
+    """Make a multi-vendor phantom in the layout of the real release, or drawn subjects with a table.
 
     A subject depends on ``seed``, its number, ``size`` and ``frames`` and on nothing else: subject 17 is the same in
     a phantom of 20 and of 200. The folder appears when it is complete; a complete phantom with the same parameters is
@@ -69,7 +73,9 @@ def make_phantom(
 
     Args:
         out: the folder to make.
-        dataset: ``"mnms"`` for beating hearts, ``"scgm"`` for spinal cords.
+        dataset: ``"mnms"`` for beating hearts, ``"scgm"`` for spinal cords, in the layout of the release. ``"hearts"``
+            and ``"cords"``: subjects of :func:`~vmfseg.phantom.draw_subject`, each on a scanner of its own, and a table
+            ``datalist.csv`` in which every second one is for validation.
         subjects: number of subjects; at most 80 cords, the size of the real release.
         seed: seed of the phantom.
         size: largest in-plane matrix. A scanner with a finer one covers the same field of view with ``size`` voxels.
@@ -91,24 +97,27 @@ def make_phantom(
         >>> sorted(p.name for p in (folder / "train").iterdir())[:2]
         ['site1-sc01-image.nii.gz', 'site1-sc01-levels.txt']
     """
-    check_choice("dataset", dataset, ("mnms", "scgm"))
+    check_choice("dataset", dataset, ("mnms", "scgm", "hearts", "cords"))
     most = _MAX_CORDS if dataset == "scgm" else 10_000
     _check_range("subjects", subjects, 1, most, "The real release is smaller still.")
     _check_range("frames", frames, 2, 60, "A beat needs at least end-diastole and end-systole.")
     _check_range("workers", workers, 1, 256, "Use the number of cores.")
     if size is not None:
         _check_range("size", size, 32, 4096, "Leave it out for the protocols' own matrices.")
+    drawn = dataset in ("hearts", "cords")
     parameters = {
-        "format": _FORMAT, "generator": _GENERATOR, "dataset": dataset, "subjects": subjects, "seed": int(seed),
-        "size": size, "frames": frames if dataset == "mnms" else None,
+        "format": _FORMAT, "generator": GENERATOR, "dataset": dataset, "subjects": subjects, "seed": int(seed),
+        "size": None if drawn else size, "frames": frames if dataset == "mnms" else None,
     }  # fmt: skip
     target = Path(out)
     if _is_there(target, parameters, overwrite):
         return target
     with _new_folder(target, parameters) as folder:
-        jobs = [(folder, dataset, index, int(seed), frames, size) for index in range(subjects)]
+        write: Callable[..., dict[str, Any]] = write_drawn_subject if drawn else write_subject
+        extra = () if drawn else (frames, size)
+        jobs = [(folder, dataset, index, int(seed), *extra) for index in range(subjects)]
         rows = []
-        for row in _run(jobs, min(workers, subjects)):
+        for row in _run(write, jobs, min(workers, subjects)):
             rows.append(row)
             if progress is not None:
                 progress(len(rows), subjects)
@@ -117,11 +126,13 @@ def make_phantom(
             for name in ("Training/Labeled", "Training/Unlabeled", "Validation", "Testing"):
                 (folder / name).mkdir(parents=True, exist_ok=True)
             write_csv(folder, rows)
-        write_tissues(folder)
-        protocols = HEART_CENTERS if dataset == "mnms" else CORD_SITES
-        summary = {
-            **parameters, "vmfseg": __version__, "protocols": [asdict(protocol) for protocol in protocols], "rows": rows
-        }  # fmt: skip
+        summary = {**parameters, "vmfseg": __version__, "rows": rows}
+        if drawn:
+            write_drawn_table(folder, dataset, rows)
+        else:
+            write_tissues(folder)
+            protocols = HEART_CENTERS if dataset == "mnms" else CORD_SITES
+            summary["protocols"] = [asdict(protocol) for protocol in protocols]
         write_json(folder / PHANTOM_FILE, summary)
     return target
 
@@ -131,23 +142,30 @@ def _check_range(name: str, value: int, low: int, high: int, cure: str) -> None:
         raise ValueError(f"{name} must be an integer from {low} to {high}, got {value!r}. {cure}")
 
 
-def _run(jobs: list[tuple[Any, ...]], workers: int) -> Iterator[dict[str, Any]]:
+def _run(write: Callable[..., dict[str, Any]], jobs: list[tuple[Any, ...]], workers: int) -> Iterator[dict[str, Any]]:
     if workers == 1:
         for job in jobs:
-            yield write_subject(*job)
+            yield write(*job)
         return
     # forked workers need not import anything again; elsewhere they start from scratch
     method = "fork" if "fork" in multiprocessing.get_all_start_methods() else None
     # one thread each: BLAS threads of several workers get in each other's way
     context = multiprocessing.get_context(method)
-    with ProcessPoolExecutor(workers, context, initializer=threadpool_limits, initargs=(1,)) as pool:
-        futures = [pool.submit(write_subject, *job) for job in jobs]
+    with ProcessPoolExecutor(workers, context, initializer=_start_worker) as pool:
+        futures = [pool.submit(write, *job) for job in jobs]
         try:
             for future in as_completed(futures):
                 yield future.result()
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
+
+
+def _start_worker() -> None:
+    """Take one thread, and leave Ctrl-C to the parent, which ends its workers; a worker alone ends by SIGTERM."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threadpool_limits(1)
 
 
 def _is_there(target: Path, parameters: dict[str, Any], overwrite: bool) -> bool:
@@ -198,14 +216,24 @@ def _has_size(path: Path, size: int) -> bool:
     return path.is_file() and path.stat().st_size == size
 
 
+def _remove_partial(target: Path) -> None:
+    """Remove what processes left that were killed while they made this phantom; those alive hold their folder."""
+    found = target.parent.iterdir() if target.parent.is_dir() else ()
+    for folder in [path for path in found if path.name.startswith(f".{target.name}.partial-")]:
+        with suppress(VmfError), locked_folder(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 @contextmanager
 def _new_folder(target: Path, parameters: dict[str, Any]) -> Iterator[Path]:
     """Yield a folder beside ``target`` that takes its place when the block ends well, and vanishes otherwise."""
     mark = uuid.uuid4().hex[:8]
     folder, old = (target.parent / f".{target.name}.{word}-{mark}" for word in ("partial", "old"))
     try:
+        _remove_partial(target)
         folder.mkdir(parents=True)
-        yield folder
+        with locked_folder(folder):
+            yield folder
         if target.exists():
             os.rename(target, old)
         os.rename(folder, target)

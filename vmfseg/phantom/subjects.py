@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +19,12 @@ from vmfseg.phantom.heart_scene import Convention
 from vmfseg.phantom.heart_slices import HeartExam, SliceChoice, draw_heart_exam
 from vmfseg.phantom.release_layout import nifti_bytes
 from vmfseg.phantom.shapes import Floats
-from vmfseg.utils import atomic_write, check_choice, numpy_rng
+from vmfseg.utils import atomic_write, check_choice, numpy_rng, write_json
 
-__all__ = ["PhantomSubject", "draw_subject"]
+__all__ = ["PhantomSubject", "draw_subject", "write_drawn_subject", "write_drawn_table"]
 
+#: Class names by kind, the background apart.
+DRAWN_LABELS = {"hearts": {"1": "LV", "2": "MYO", "3": "RV"}, "cords": {"1": "GM", "2": "WM"}}
 _LEVEL_MM = 16.0  # height of a vertebra with its disc
 Volume = NDArray[np.int16]
 Labels = NDArray[np.uint8]
@@ -44,15 +48,15 @@ class PhantomSubject:
     images: dict[str, Volume]
     labels: dict[str, Labels]
 
-    def save(self, folder: str | os.PathLike[str]) -> list[dict[str, object]]:
-        """Write every volume and label as NIfTI and return one row of a data list for each."""
-        rows: list[dict[str, object]] = []
-        for frame, (phase, image) in enumerate(self.images.items()):
-            stem = Path(folder) / (f"{self.name}_{phase}" if phase else self.name)
-            paths = {"image": f"{stem}.nii.gz", "label": f"{stem}_label.nii.gz"}
-            atomic_write(Path(paths["image"]), nifti_bytes(image, self.affine, None, 1))
-            atomic_write(Path(paths["label"]), nifti_bytes(self.labels[phase], self.affine, None, 6))
-            rows.append({**paths, "domain": self.domain, "subject": self.name, "frame": frame, "phase": phase})
+    def save(self, folder: str | os.PathLike[str]) -> list[dict[str, str]]:
+        """Write every volume and label as NIfTI and return one row of a data list for each, names within ``folder``."""
+        rows: list[dict[str, str]] = []
+        for phase, image in self.images.items():
+            stem = f"{self.name}_{phase}" if phase else self.name
+            names = {"image": f"{stem}.nii.gz", "label": f"{stem}_label.nii.gz"}
+            atomic_write(Path(folder) / names["image"], nifti_bytes(image, self.affine, None, 1))
+            atomic_write(Path(folder) / names["label"], nifti_bytes(self.labels[phase], self.affine, None, 6))
+            rows.append({**names, "domain": self.domain, "subject": self.name, "phase": phase})
         return rows
 
 
@@ -94,6 +98,26 @@ def draw_subject(
         images = {phase: _lose(volume, quarters, mirrored, reversed_) for phase, volume in images.items()}
         labels = {phase: _lose(volume, quarters, mirrored, reversed_) for phase, volume in labels.items()}
     return PhantomSubject(f"{kind}-{seed}-{index}", domain, affine, images, labels)
+
+
+def write_drawn_subject(root: Path, kind: str, index: int, seed: int) -> dict[str, Any]:
+    """Draw subject ``index``, write its files into ``root`` and return its rows and the size in bytes of every file."""
+    rows = draw_subject(kind, index, seed=seed).save(root)
+    files = [row[key] for row in rows for key in ("image", "label")]
+    return {"index": index, "rows": rows, "files": {name: (root / name).stat().st_size for name in files}}
+
+
+def write_drawn_table(root: Path, kind: str, subjects: list[dict[str, Any]]) -> None:
+    """Write ``datalist.csv`` and ``labels.json``; subjects with odd numbers are for validation."""
+    text = io.StringIO()
+    columns = ("image", "label", "domain", "subject", "phase", "split")
+    table = csv.DictWriter(text, columns, lineterminator="\n")
+    table.writeheader()
+    for subject in subjects:
+        split = "validation" if subject["index"] % 2 else "labeled"
+        table.writerows({**row, "split": split} for row in subject["rows"])
+    atomic_write(root / "datalist.csv", text.getvalue())
+    write_json(root / "labels.json", DRAWN_LABELS[kind])
 
 
 _Drawn = tuple[str, NDArray[np.float64], dict[str, Volume], dict[str, Labels]]

@@ -6,12 +6,12 @@ end-diastole the cavity has the radius :math:`R\,f(s)` at the share :math:`s` of
 
 .. math:: f(s) = \bigl(1 - \bigl((s - s_0)/(1 - s_0)\bigr)^{p}\bigr)^{1/2} \quad (s > s_0),
 
-and the compact wall is :math:`t(s, \varphi)` thick, which thins towards the apex. With the contraction :math:`c` the
-base descends, the cavity keeps the fraction :math:`1 - c\,\mathrm{EF}` of its volume and the wall keeps its own, as in
-:mod:`vmfseg.phantom.heart`; trabeculae and papillary muscles keep their size, so that they fill the cavity of a
-contracted heart. A reader's contour runs outside all of them and a little into the gray rim of the blood, which
-``lining`` stands for: in the development scans a fifth (base) to a half (middle, end-systole) of the points inside the
-contour are as dark as muscle.
+and the compact wall is :math:`t(s, \varphi)` thick, thickest at the base and thinnest at the apex. With the
+contraction :math:`c` the base descends, the cavity keeps the fraction :math:`1 - c\,\mathrm{EF}` of its volume and
+the wall keeps its own, as in :mod:`vmfseg.phantom.heart`; trabeculae and papillary muscles keep their size, so that
+they fill the cavity of a contracted heart. A reader's contour runs outside all of them and a little into the gray rim
+of the blood, which ``lining`` stands for: in the development scans a fifth (base) to a half (middle, end-systole) of
+the points inside the contour are as dark as muscle.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ class Ventricles:
     group: str
     radius: float
     wall: float
+    skew: float
     ef: float
     length: float
     descent: float
@@ -161,8 +162,8 @@ class Ventricles:
         """Radius of the cavity and thickness of the wall at end-diastole, and how weak the wall is."""
         oval = 1 + self.oval[0] * np.cos(2 * (delta - self.oval[1])) + self.oval[2] * np.cos(3 * (delta - self.oval[3]))
         endo = self.radius * oval * self._profile(s)
-        thin = 1 - (1 - self.apex[0]) * np.clip((s - 0.35) / 0.6, 0, 1)
-        wall = self.wall * thin * (1 + 0.1 * np.cos(delta))
+        thin = 1 + 0.12 * np.clip(1 - s / 0.45, 0, 1) - (1 - self.apex[0]) * np.clip((s - 0.4) / 0.5, 0, 1)
+        wall = self.wall * thin * (1 + self.skew * np.cos(delta))
         near = np.clip(1 - s / 0.16, 0, 1)
         membrane = np.exp(-((_wrap(delta - self.outflow[1]) / 0.55) ** 2))
         wall = wall * (1 - self.outflow[0] * near * membrane) * (1 - 0.35 * np.clip(1 - s / 0.08, 0, 1))
@@ -230,6 +231,7 @@ def draw_ventricles(rng: np.random.Generator) -> Ventricles:
         group=group,
         radius=radius,
         wall=values["wall"],
+        skew=float(rng.normal(0.03, 0.06)),
         ef=ef,
         length=length,
         descent=float(uniform(9, 15)) * min(1.0, ef / 0.6),
@@ -238,7 +240,7 @@ def draw_ventricles(rng: np.random.Generator) -> Ventricles:
         lean=(float(rng.normal(0.05, 0.06)), float(rng.normal(0.04, 0.06))),
         oval=(float(abs(rng.normal(0, 0.045))), uniform(0, np.pi), float(abs(rng.normal(0, 0.012))), uniform(0, np.pi)),
         blunt=float(uniform(1.9, 2.9)),
-        apex=(float(uniform(0.6, 0.9)), float(uniform(2.5, 6.5))),
+        apex=(float(uniform(0.45, 0.85)), float(uniform(2.5, 6.0))),
         outflow=(float(uniform(0.3, 0.75)), float(rng.normal(0.7, 0.3))),
         patches=draw_patches(rng, group),
         rv_width=max(values["rv"], 18.0),
@@ -250,7 +252,7 @@ def draw_ventricles(rng: np.random.Generator) -> Ventricles:
         fat=(float(rng.gamma(2.0, 1.9)), float(rng.gamma(1.2, 1.8)), uniform(0, 6.3)),
         effusion=float(uniform(3, 12)) if rng.random() < 0.05 else 0.0,
         lining=float(np.clip(rng.normal(1.8, 0.7), 0.0, 3.5)),
-        trabeculae=(max(values["trabeculae"], 0.4), float(uniform(2.0, 7.0))),
+        trabeculae=(max(values["trabeculae"], 0.4), float(uniform(2.0, 12.0))),
         waves=(rng.integers(3, 17, 12).astype(np.float64), rng.uniform(0, 2 * np.pi, 12)),
         papillary=tuple(heads),
     )

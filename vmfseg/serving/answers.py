@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vmfseg.data.itk_io import LPS_TO_RAS
+from vmfseg.data.text_header import LPS_TO_RAS
 from vmfseg.model.scan import Scan, map_image
 from vmfseg.serving.names import safe_stem
 from vmfseg.utils import VmfError

@@ -15,10 +15,11 @@ from urllib.parse import parse_qs
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from vmfseg.serving.attempts import Attempts
 from vmfseg.serving.http_errors import Refusal, refusal_response
 from vmfseg.utils import VmfError
 
-__all__ = ["Gate", "GateRules"]
+__all__ = ["Gate", "GateRules", "client_address"]
 
 logger = logging.getLogger("vmfseg.serving")
 
@@ -68,10 +69,12 @@ class Gate:
     Args:
         app: what is guarded.
         rules: what is let in.
+        attempts: wrong tokens so far.
     """
 
-    def __init__(self, app: ASGIApp, rules: GateRules) -> None:
+    def __init__(self, app: ASGIApp, rules: GateRules, attempts: Attempts | None = None) -> None:
         self.app, self.rules, self._salt = app, rules, secrets.token_bytes(16)
+        self.attempts = attempts or Attempts()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -87,7 +90,7 @@ class Gate:
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
-                if status in (401, 403, 408, 413, 415):  # the rest of the body is not read
+                if status in (401, 403, 408, 413, 415, 429):  # the rest of the body is not read
                     headers["Connection"] = "close"
             await send(message)
 
@@ -104,7 +107,7 @@ class Gate:
         headers, path = Headers(scope=scope), scope["path"]
         if self.rules.token:
             if not _OPEN.fullmatch(path) and not self._has_token(headers):
-                return Refusal(_no_token())
+                return self._wrong_token(scope, headers)
         elif _host_name(headers.get("host", "")) not in _LOOPBACK:
             return Refusal(_other_host(headers.get("host", "")))
         origin = headers.get("origin")
@@ -118,6 +121,16 @@ class Gate:
             fix = "send multipart/form-data"
             return Refusal(VmfError("VMF194", subject="Content-Type", rule="a form is expected", found=kind, fix=fix))
         return None
+
+    def _wrong_token(self, scope: Scope, headers: Headers) -> Refusal:
+        client = client_address(scope)
+        try:
+            self.attempts.check(client)
+        except VmfError as error:
+            return Refusal(error)
+        if headers.get("authorization"):
+            self.attempts.failed(client)
+        return Refusal(_no_token())
 
     def _has_token(self, headers: Headers) -> bool:
         scheme, _, given = headers.get("authorization", "").partition(" ")
@@ -154,6 +167,12 @@ class Gate:
         named = [value for key in ("image", "label", "id", "session_id") for value in given.get(key, [])]
         marks = " ".join(hashlib.sha256(self._salt + name.encode()).hexdigest()[:8] for name in named)
         logger.info("%s %s %d %.3fs %s", scope["method"], route, status, seconds, marks)
+
+
+def client_address(scope: Scope) -> str:
+    """Return the address of the client of a request."""
+    client = scope.get("client")
+    return str(client[0]) if client else ""
 
 
 def _host_name(host: str) -> str:

@@ -17,6 +17,8 @@ VMF2nn                 data refused, as by the reader                           
 VMF3nn, VMF4nn         the server's own bundle is at fault                                                 500
 VMF354                 kernel maps of a model without kernels                                              422
 VMF501                 the server's disk is full                                                           507
+VMF512                 the image does not fit into the memory                                               413
+VMF562                 too many wrong tokens (Retry-After)                                                 429
 VMF540 to VMF542       queue full, a training runs already, too many sessions (Retry-After)           503, 429
 =====================  =======================================================================================
 """
@@ -31,7 +33,8 @@ from pathlib import Path
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
-from vmfseg.utils import VmfError, find_vmf_error
+from vmfseg.utils import VmfError
+from vmfseg.utils.errors import find_vmf_error
 
 __all__ = ["Refusal", "as_refusal", "public_error", "refusal_response", "status_of"]
 
@@ -41,10 +44,10 @@ _STATUS = {
     "VMF180": 404, "VMF181": 404, "VMF182": 404, "VMF183": 404, "VMF186": 404, "VMF187": 404, "VMF188": 401,
     "VMF189": 403, "VMF190": 413, "VMF191": 408, "VMF192": 404, "VMF193": 405, "VMF194": 415, "VMF196": 409,
     "VMF197": 501, "VMF198": 403, "VMF199": 404, "VMF354": 422, "VMF501": 507, "VMF502": 500, "VMF503": 409,
-    "VMF540": 503, "VMF541": 429, "VMF542": 503,
+    "VMF512": 413, "VMF540": 503, "VMF541": 429, "VMF542": 503, "VMF562": 429,
 }  # fmt: skip
 _BY_KIND = {"1": 400, "2": 422, "3": 500, "4": 500, "5": 503}
-_RETRY = {"VMF540": 5, "VMF541": 60, "VMF542": 60}
+_RETRY = {"VMF540": 5, "VMF541": 60, "VMF542": 60, "VMF562": 60}
 _ABSOLUTE = re.compile(r"(?<![\w.~-])(?:[A-Za-z]:)?[/\\](?:[^\s/\\:;,'\"()<>]+[/\\])*([^\s/\\:;,'\"()<>]*)")
 
 

@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from vmfseg.data.masks import align_label
 from vmfseg.data.reader import SUPPORTED_SUFFIXES, Volume, read_header, read_volume
+from vmfseg.serving.cine_labels import write_frame_label
+from vmfseg.serving.image_index import HIDDEN, LABELS, ImageIndex, IndexedImage, is_inside, keep_version
 from vmfseg.serving.names import check_id, check_plain
-from vmfseg.serving.studies import HIDDEN, LABELS, Studies, Study, copy_file, is_inside, keep_version
 from vmfseg.utils import VmfError
+from vmfseg.utils.io import copy_file
 
 __all__ = ["FINAL", "ORIGINAL", "Label", "LabelStore", "check_label"]
 
@@ -51,7 +54,7 @@ class LabelStore:
         studies: whose labels they are.
     """
 
-    def __init__(self, studies: Studies) -> None:
+    def __init__(self, studies: ImageIndex) -> None:
         self.studies, self.root = studies, studies.root / LABELS
 
     def tags(self) -> list[str]:
@@ -84,20 +87,33 @@ class LabelStore:
     def save(self, image: str, tag: str, file: Path, suffix: str, info: Mapping[str, Any]) -> Label:
         """Keep a new label in one step; an earlier one of the same image and tag is put aside, not lost.
 
+        Args:
+            image: id.
+            tag: what kind of label it is.
+            file: the label, in a private folder. One volume is a frame of a cine if ``info`` says which (``frame``);
+                it is kept together with the frames that were saved before.
+            suffix: ending of the file.
+            info: what to remember about it.
+
         Raises:
-            VmfError: VMF184 a name that is none, VMF181 no such image, VMF253 to VMF255 a label of another grid, what
-                the reader refuses, VMF501 and VMF502 if it cannot be written.
+            VmfError: VMF184 a name that is none, VMF181 no such image, VMF253 to VMF255 a label of another grid, VMF235
+                a frame that does not exist, what the reader refuses, VMF501 and VMF502 if it cannot be written.
         """
         check_plain("tag", tag)
         study = self.studies.get(image)
-        check_label(study, file)
+        values, frames = check_label(study, file)
+        is_frame = frames > 1 and values.ndim == 3 and info.get("frame") is not None
+        suffix = ".nii.gz" if is_frame else suffix
         target = self.root / tag / f"{study.id}{suffix}"
         with self.studies.lock:
+            old = self._find(study.id, tag)
+            if is_frame:
+                before = None if old is None else old.path
+                file = write_frame_label(study, before, values, info["frame"], file.parent)
             target.parent.mkdir(parents=True, exist_ok=True)
             if not is_inside(target.parent, self.studies.root):
                 rule = "the folder of the tag must lie in the studies"
                 raise VmfError("VMF184", subject="tag", rule=rule, found="a link", fix="choose another tag")
-            old = self._find(study.id, tag)
             version = 1 if old is None else self._keep(old) + 1
             copy_file(file, target, overwrite=True)
             if old is not None and old.path != target:
@@ -148,8 +164,11 @@ class LabelStore:
         return keep_version(label.path, folder / Path(label.image).parent, label.suffix)
 
 
-def check_label(study: Study, file: Path) -> None:
+def check_label(study: IndexedImage, file: Path) -> tuple[npt.NDArray[Any], int]:
     """Refuse a label that is no label of this image. Of a cine, it may be one frame or all.
+
+    Returns:
+        The label in the order of the image's axes, ``XYZ`` or ``XYZT``, and how many frames the image has.
 
     Raises:
         VmfError: what the reader refuses; VMF250 values that are no integers, VMF253 to VMF255 another grid.
@@ -158,6 +177,9 @@ def check_label(study: Study, file: Path) -> None:
     grid = np.broadcast_to(np.float32(0), header.shape[:3])
     image = Volume(grid, header.affine, header.original_affine, header.nifti, (), str(study.path))
     label = read_volume(file, kind="label")
-    if label.array.ndim == 4 and label.array.shape[3] in (1, header.num_frames):
+    if label.array.ndim == 4 and label.array.shape[3] == 1:
         label = replace(label, array=label.array[..., 0])
-    align_label(image, label)
+    if label.array.ndim == 4 and label.array.shape[3] == header.num_frames:
+        align_label(image, replace(label, array=label.array[..., 0]))
+        return label.array, header.num_frames
+    return align_label(image, label).array, header.num_frames

@@ -10,15 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from vmfseg.data.findings import DataWarning
 from vmfseg.data.reader import clear_cache
-from vmfseg.model import FramePrediction, Prediction, Predictor, ShiftReference, SubjectStatistics
+from vmfseg.model import Predictor
 from vmfseg.model.artifact import find_bundle
+from vmfseg.model.prediction import Prediction
 from vmfseg.model.scan import Scan
-from vmfseg.model.shift import volume_statistics
-from vmfseg.model.weights import is_about
 from vmfseg.serving.names import check_plain
 from vmfseg.utils import VmfError, did_you_mean, read_json
 from vmfseg.utils.io import StrPath
@@ -59,12 +56,10 @@ class ServedModel:
         self.name, self.predictor, self.run = name, predictor, 0
         note = predictor.model.root / "configs" / "metadata.json"
         self.metadata: dict[str, Any] = read_json(note) if note.is_file() else {}
-        self._shift = self._read_shift()
 
     def replace(self, predictor: Predictor, run: int) -> None:
         """Take other weights, for instance after a training."""
         self.predictor, self.run = predictor, run
-        self._shift = self._read_shift()
 
     @property
     def labels(self) -> dict[str, int]:
@@ -125,26 +120,8 @@ class ServedModel:
         prediction.quality.update(
             input=name,
             warnings=[note.replace(str(image), name) for note in notes],
-            shift=self.shift(prediction),
         )
         return Answer(prediction, time.monotonic() - start, scan.num_frames)
-
-    def shift(self, prediction: Prediction) -> dict[str, Any] | None:
-        """Test whether a scan is from a scanner that the model does not know; ``None`` without source statistics.
-
-        One scan is a weak test; ``vmfseg shift`` takes many.
-        """
-        if self._shift is None:
-            return None
-        nothing = np.zeros((0, 0, 0), np.uint8)
-        frames = prediction.quality["frames"]
-        values = [volume_statistics(FramePrediction(nothing, f["signals"], f["kernel_shares"])) for f in frames]
-        return self._shift.compare([SubjectStatistics.average(values)]).as_dict()
-
-    def _read_shift(self) -> ShiftReference | None:
-        note = self.predictor.model.weights.with_name("shift.json")
-        known = note.is_file() and is_about(note, self.predictor.digest)
-        return ShiftReference.load(note) if known else None
 
 
 def load_models(
@@ -153,7 +130,7 @@ def load_models(
     """Load bundles; nothing in them is executed.
 
     Args:
-        bundles: folders of bundles or runs, or names below ``bundles``.
+        bundles: folders of bundles or runs, or names of bundles.
         device: see :meth:`Predictor.from_bundle`.
         batch_size: slices at once.
         trust: see :meth:`vmfseg.model.Model.load`.

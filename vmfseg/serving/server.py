@@ -19,15 +19,16 @@ from starlette.exceptions import HTTPException
 from vmfseg import __version__
 from vmfseg.serving.gate import Gate
 from vmfseg.serving.http_errors import Refusal, as_refusal, refusal_response
+from vmfseg.serving.image_index import ImageIndex
 from vmfseg.serving.routes import ROUTERS
 from vmfseg.serving.served_models import load_models
 from vmfseg.serving.service import Service, ServiceOptions
-from vmfseg.serving.studies import Studies
+from vmfseg.serving.slow_clients import protocol_with_timeout
 from vmfseg.serving.worker import ClientGone
 from vmfseg.utils import VmfError
 from vmfseg.utils.io import StrPath
 
-__all__ = ["check_host", "create_app", "serve"]
+__all__ = ["check_host", "create_app", "serve", "server_config"]
 
 _SWEEP_SECONDS = 60.0
 
@@ -54,7 +55,7 @@ def create_app(service: Service) -> FastAPI:
     app.add_exception_handler(ClientGone, _gone)
     app.add_exception_handler(ValueError, _error)
     app.add_exception_handler(Exception, _error)
-    app.add_middleware(Gate, rules=service.options.gate)
+    app.add_middleware(Gate, rules=service.options.gate, attempts=service.attempts)
     return app
 
 
@@ -72,7 +73,7 @@ def serve(
     """Serve bundles until interrupted.
 
     Args:
-        bundles: folders of bundles, or names below ``bundles``.
+        bundles: folders of bundles, or names of bundles.
         studies: folder of images.
         host: address to listen on; others than this machine's own need a token.
         port: 0 takes a free one.
@@ -90,21 +91,26 @@ def serve(
     listener = _listen(host, port)
     try:
         models = load_models(bundles, chosen.device, batch_size=batch_size, trust=trust)
-        service = Service(models, Studies(studies), chosen)
+        service = Service(models, ImageIndex(studies), chosen)
         logging.getLogger("vmfseg.serving").setLevel(logging.INFO)
         shown = f"[{host}]" if ":" in host else host
         if on_ready is not None:
             on_ready(f"http://{shown}:{listener.getsockname()[1]}", service)
-        config = uvicorn.Config(
-            create_app(service),
-            access_log=False,  # it would write ids, which may be names, into the log; the gate has its own
-            log_level="warning",
-            server_header=False,
-            timeout_graceful_shutdown=10,
-        )
-        uvicorn.Server(config).run(sockets=[listener])
+        uvicorn.Server(server_config(service)).run(sockets=[listener])
     finally:
         listener.close()
+
+
+def server_config(service: Service) -> uvicorn.Config:
+    """Return how uvicorn serves the application."""
+    return uvicorn.Config(
+        create_app(service),
+        http=protocol_with_timeout(service.options.head_timeout),
+        access_log=False,  # it would write ids, which may be names, into the log; the gate has its own
+        log_level="warning",
+        server_header=False,
+        timeout_graceful_shutdown=10,
+    )
 
 
 def check_host(host: str, token: str) -> None:

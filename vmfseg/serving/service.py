@@ -10,12 +10,13 @@ from pathlib import Path
 from fastapi import Request
 
 from vmfseg.model import Predictor
+from vmfseg.serving.attempts import Attempts
 from vmfseg.serving.explanations import Explanations
 from vmfseg.serving.gate import GateRules
+from vmfseg.serving.image_index import ImageIndex
 from vmfseg.serving.label_store import LabelStore
 from vmfseg.serving.served_models import ServedModel
 from vmfseg.serving.store_training import Training
-from vmfseg.serving.studies import Studies
 from vmfseg.serving.worker import Worker
 from vmfseg.serving.workspace import Sessions, Workspace
 from vmfseg.utils.io import StrPath
@@ -32,6 +33,7 @@ class ServiceOptions:
         max_upload: bytes of a request.
         queue: jobs that run or wait; further ones get status 503.
         body_timeout: seconds that an upload may pause.
+        head_timeout: seconds that request line and headers may take.
         session_expiry: seconds without use after which a session ends.
         device: of a model after a training here.
     """
@@ -40,6 +42,7 @@ class ServiceOptions:
     max_upload: int = 1 << 30
     queue: int = 16
     body_timeout: float = 30.0
+    head_timeout: float = 10.0
     session_expiry: int = 3600
     device: str | None = None
 
@@ -60,7 +63,7 @@ class Service:
     """
 
     models: Mapping[str, ServedModel]
-    studies: Studies
+    studies: ImageIndex
     options: ServiceOptions = field(default_factory=ServiceOptions)
 
     def __post_init__(self) -> None:
@@ -69,6 +72,7 @@ class Service:
         self.sessions = Sessions(self.workspace, self.options.session_expiry)
         self.worker = Worker(self.options.queue)
         self.explanations = Explanations()
+        self.attempts = Attempts()
         self.training = Training(self.labels, self._take_model)
 
     @property

@@ -21,12 +21,14 @@ from typing import Any
 import numpy as np
 
 from vmfseg.bundle.config import read_config
-from vmfseg.data import Datalist, Row
+from vmfseg.bundle.keys import check_knob
+from vmfseg.data import Datalist
+from vmfseg.data.datalist import Row
 from vmfseg.data.reader import read_header, read_volume
 from vmfseg.serving.http_errors import public_error
+from vmfseg.serving.image_index import HIDDEN
 from vmfseg.serving.label_store import FINAL, LabelStore
 from vmfseg.serving.served_models import ServedModel
-from vmfseg.serving.studies import HIDDEN
 from vmfseg.utils import VmfError, numpy_rng, read_json, write_json
 
 __all__ = ["OPTIONS", "Training", "row_overrides", "store_rows"]
@@ -66,7 +68,7 @@ class Training:
         Raises:
             VmfError: VMF541 one runs already, VMF185 an option of the wrong type, VMF292 no labelled image.
         """
-        values = {name: _number(key, params[key], kind) for key, (name, kind) in OPTIONS.items() if key in params}
+        values = {name: _option(key, params[key], kind) for key, (name, kind) in OPTIONS.items() if key in params}
         with self._lock:
             if self._process is not None:
                 fix = "wait for it, or stop it by DELETE /train/"
@@ -270,8 +272,18 @@ def _labeled_frames(path: Path) -> list[int]:
     return [k for k in range(array.shape[3]) if array[..., k].any()]
 
 
+def _option(name: str, value: Any, kind: Callable[[Any], Any]) -> Any:
+    """Return an option of a training; what the command line refuses is refused here, before a process is started."""
+    number = _number(name, value, kind)
+    try:
+        check_knob(name, number)
+    except VmfError as error:
+        raise VmfError("VMF185", subject=name, rule=error.rule, found=error.found, fix=error.fix) from error
+    return number
+
+
 def _number(name: str, value: Any, kind: Callable[[Any], Any]) -> Any:
-    if isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value) and kind(value) == value:
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63 and kind(value) == value:
         return kind(value)
     raise VmfError("VMF185", subject=name, rule=f"must be a number ({kind.__name__})", found=repr(value)[:40], fix="")
 

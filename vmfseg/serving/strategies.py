@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from vmfseg.serving.label_store import LabelStore
 from vmfseg.serving.served_models import ServedModel
-from vmfseg.serving.studies import Study
+from vmfseg.serving.worklist import judge, remember, remembered
 from vmfseg.utils import VmfError, did_you_mean
 
 __all__ = ["STRATEGIES", "check_strategy", "next_by_chance", "next_by_quality"]
@@ -58,39 +58,21 @@ def next_by_quality(
         budget: seconds; at least one image is scored.
     """
     images = labels.unlabeled()
-    scores, end = {}, time.monotonic() + budget
+    scores: dict[str, float] = {}
+    end = time.monotonic() + budget
     for image in images:
-        study = labels.studies.get(image)
-        known = labels.studies.info(image).get("quality", {})
-        stamp = _stamp(study, model)
-        if isinstance(known, Mapping) and known.get("stamp") == stamp:
+        known = remembered(labels, image, model)
+        if known is None and (time.monotonic() < end or not scores):
+            known = judge(labels.studies.get(image), model)
+            remember(labels, image, model, known)
+        if known is not None:
             scores[image] = float(known["score"])
-        elif time.monotonic() < end or not scores:
-            scores[image] = _score(study, model)
-            labels.studies.update_info(image, {"quality": {"stamp": stamp, "score": scores[image]}})
     if not scores:
         return None
     chosen = min(scores, key=lambda image: (scores[image], image))
     by = "predicted Dice" if model.predictor.quality is not None else "one minus the mean entropy"
     facts = {"score": round(scores[chosen], 4), "by": by, "scored": len(scores), "unlabeled": len(images)}
     return chosen, facts
-
-
-def _score(study: Study, model: ServedModel) -> float:
-    """Return how good the labels of an image are, as the model sees it; one that cannot be read comes first."""
-    try:
-        quality = model.answer(study.path, study.id, {}).prediction.quality
-    except VmfError:
-        return -1.0
-    if quality["predicted_dice"] is not None:
-        return float(quality["predicted_dice"])
-    entropies = [frame["signals"].get("entropy", 1.0) for frame in quality["frames"]]
-    return 1.0 - float(max(entropies))
-
-
-def _stamp(study: Study, model: ServedModel) -> list[Any]:
-    status, weights = study.path.stat(), model.predictor.model.weights.stat()
-    return [status.st_mtime_ns, status.st_size, model.name, weights.st_mtime_ns, model.run]
 
 
 def _shown(labels: LabelStore, image: str) -> int:

@@ -6,13 +6,14 @@ All lie in one temporary folder that only the server's user can read and that is
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,6 +24,7 @@ from vmfseg.utils import VmfError
 __all__ = ["Session", "Sessions", "Upload", "Workspace", "keep_upload"]
 
 _MAX_SESSIONS = 64
+_PREFIX, _LOCK = "vmfseg-serve-", ".lock"
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Upload:
 
 
 class Workspace:
-    """A temporary folder with private folders in it.
+    """A temporary folder with private folders in it; those that killed servers left behind are removed.
 
     Example:
         >>> workspace = Workspace()
@@ -56,7 +58,9 @@ class Workspace:
     """
 
     def __init__(self) -> None:
-        self.root = Path(tempfile.mkdtemp(prefix="vmfseg-serve-"))
+        _remove_orphans()
+        self.root = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        self._lock = _hold(self.root / _LOCK)
 
     @contextmanager
     def folder(self) -> Iterator[Path]:
@@ -74,6 +78,34 @@ class Workspace:
     def close(self) -> None:
         """Remove everything."""
         shutil.rmtree(self.root, ignore_errors=True)
+        if self._lock is not None:
+            self._lock.close()
+
+
+def _hold(path: Path) -> BinaryIO | None:
+    """Open and lock a file; ``None`` if another process holds it. The lock goes with the process, however it ends."""
+    stream = path.open("ab")
+    try:
+        import fcntl
+
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except ImportError:  # not a POSIX system
+        return stream
+    except OSError:
+        stream.close()
+        return None
+    return stream
+
+
+def _remove_orphans() -> None:
+    """Remove the folders of servers that were killed: their locks are free."""
+    for lock in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_LOCK}"):
+        with suppress(OSError):
+            if os.name == "posix" and lock.stat().st_uid == os.geteuid() and not lock.is_symlink():
+                held = _hold(lock)
+                if held is not None:
+                    shutil.rmtree(lock.parent, ignore_errors=True)
+                    held.close()
 
 
 def keep_upload(what: str, filename: str | None, stream: BinaryIO, folder: Path) -> Upload:

@@ -4,6 +4,7 @@
 from .annotation import AsClassesd, MaskUnannotatedd
 from .augment import BatchAugment
 from .intensity import PercentileNormalized
+from .patch_mask import PatchMask
 from .slice_space import slice_space_transforms
 from .spatial import InPlaneSpacingd, ToSliceStackd
 
@@ -12,6 +13,7 @@ __all__ = [
     "BatchAugment",
     "InPlaneSpacingd",
     "MaskUnannotatedd",
+    "PatchMask",
     "PercentileNormalized",
     "ToSliceStackd",
     "slice_space_transforms",

@@ -3,7 +3,8 @@
 
 A row of a datalist may say which slices were annotated (``slices``): ``"2-13"``, ``"2-5,7"``, a list of numbers, or an
 object ``{"slices": "2-13", "2": "2-10"}`` in which ``slices`` is for all classes and another key for one class. Numbers
-count slices from 0 along the slice axis as the file stores it.
+count slices from 0 along the slice axis as the file stores it. It may also say which classes were annotated at all
+(``annotated``): ``1;2``, by number or name; ``,`` and blanks part them too.
 """
 
 from __future__ import annotations
@@ -28,11 +29,35 @@ __all__ = [
     "annotated_classes",
     "annotated_slices",
     "mask_labels",
+    "parse_annotated",
     "parse_slices",
     "presence_labels",
     "slice_table",
     "slices_text",
 ]
+
+
+def tile_presence(label: torch.Tensor, num_classes: int, tile: int) -> torch.Tensor:
+    """Tell for every foreground class and every square tile whether at least one pixel of the tile has it.
+
+    A stronger weak label than the paper's: not only what is in the slice, but roughly where.
+
+    Shape: ``(B, 1, H, W)`` -> ``(B, N - 1, H // tile, W // tile)`` bool.
+
+    Args:
+        label: class indices.
+        num_classes: N, background included.
+        tile: side in pixels.
+
+    Example:
+        >>> tile_presence(torch.tensor([[[[0, 0, 2, 0], [0, 0, 0, 0]]]]), num_classes=3, tile=2).tolist()
+        [[[[False, False]], [[False, True]]]]
+    """
+    if not 1 <= tile <= min(label.shape[-2:]):
+        raise ValueError(f"tile must be from 1 to the size of the image {tuple(label.shape[-2:])}, got {tile}.")
+    plain = label.as_tensor() if isinstance(label, MetaTensor) else label
+    masks = torch.cat([plain == n for n in range(1, num_classes)], dim=1)
+    return torch.nn.functional.max_pool2d(masks.float(), tile) > 0
 
 
 def presence_labels(label: torch.Tensor, num_classes: int) -> torch.Tensor:
@@ -101,6 +126,40 @@ def _values(flat: torch.Tensor) -> list[set[int]]:
     if flat.dtype != torch.uint8 and flat.numel() and not 0 <= int(flat.min()) <= int(flat.max()) < 256:
         return [set(row.unique().tolist()) for row in flat]
     return [set(torch.bincount(row).nonzero()[:, 0].tolist()) for row in flat]
+
+
+def parse_annotated(value: Any, labels: Mapping[int, str]) -> list[int] | None:
+    """Return the numbers of the annotated classes, ``None`` where nothing is said and all are meant.
+
+    Every table of the package reads its column ``annotated`` by this.
+
+    Args:
+        value: text with numbers or names of classes between ``;``, ``,`` or blanks, or a list of them.
+        labels: class names by number.
+
+    Raises:
+        ValueError: for a class that does not exist.
+
+    Example:
+        >>> labels = {0: "background", 1: "LV", 2: "MYO", 3: "left atrium"}
+        >>> [parse_annotated(value, labels) for value in ("1;2", "LV MYO", "[1, 2]", "left atrium", "")]
+        [[1, 2], [1, 2], [1, 2], [3], None]
+    """
+    known = {str(number): number for number in labels}
+    known |= {name.strip().lower(): number for number, name in labels.items()}
+    if isinstance(value, str):
+        text = value.strip().strip("[]").strip()
+        parted = re.split(r"[;,]", text)
+        words = parted if len(parted) > 1 or text.lower() in known else text.split()
+    else:
+        words = [str(word) for word in value or ()]
+    words = [word.strip() for word in words if word.strip()]
+    for word in words:
+        if word.lower() not in known:
+            names = ", ".join(f"{number} {name}" for number, name in labels.items() if number)
+            hint = did_you_mean(word, [*labels.values(), *map(str, labels)]).strip()
+            raise ValueError(f"annotated must list classes ({names}), got {word!r}. {hint or 'Write them as 1;2.'}")
+    return [number for number in (known[word.lower()] for word in words) if number] if words else None
 
 
 def parse_slices(

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from vmfseg.transforms import style
 from vmfseg.utils import check_choice
 
-__all__ = ["BatchAugment", "strong_augment"]
+__all__ = ["BatchAugment"]
 
 _LOW_FREQUENCIES = 0.02  # share of the spectrum's side that carries style: 5 of 288
 
@@ -128,17 +128,23 @@ class BatchAugment:
     def __call__(self, batch: Mapping[str, Any], seeds: Sequence[int]) -> dict[str, Any]:
         """Return the batch with ``image`` and, if there, ``label`` augmented; everything else as it is.
 
+        A map ``motion`` ``(B, 1, H, W)`` moves with the image and keeps its values.
+
         Args:
-            batch: holds ``image`` and perhaps ``label``.
+            batch: holds ``image`` and perhaps ``label`` and ``motion``.
             seeds: one seed for each sample, from :func:`vmfseg.utils.derive_seed`.
         """
         image, label = batch["image"], batch.get("label")
         self._check(image, label, seeds)
         generators = [torch.Generator().manual_seed(int(seed)) for seed in seeds]
         draws = _draw(generators)
-        image, label = self._move(image, label, draws)
-        image = self._restyle(image, draws, generators)
-        out = {**batch, "image": image}
+        motion = batch.get("motion")
+        channels = image.shape[1]
+        maps = image if motion is None else torch.cat([image, motion.to(image)], dim=1)
+        maps, label = self._move(maps, label, draws)
+        out = {**batch, "image": self._restyle(maps[:, :channels], draws, generators)}
+        if motion is not None:
+            out["motion"] = maps[:, channels:]
         if label is not None:
             out["label"] = label
         return out
@@ -238,29 +244,6 @@ class BatchAugment:
         """Keep ``value`` for the samples that the first draw selects, and the neutral one for the rest."""
         chosen = (draws[:, 0] < self.prob).reshape(-1, *[1] * (value.ndim - 1))
         return torch.where(chosen, value, neutral).to(like)
-
-
-def strong_augment(**overrides: Any) -> BatchAugment:
-    """Return the stronger augmentation for domains that differ in contrast: every effect, at moderate strength.
-
-    Args:
-        overrides: arguments of :class:`BatchAugment` that replace the preset's.
-
-    Example:
-        >>> strong_augment(noise=0.0).gamma
-        (0.6, 1.6)
-    """
-    preset: dict[str, Any] = {
-        "translate": 10,
-        "scale": (0.85, 1.15),
-        "gamma": (0.6, 1.6),
-        "contrast": (0.7, 1.3),
-        "brightness": 0.1,
-        "bias_field": 0.3,
-        "fourier": 0.5,
-        "noise": 0.05,
-    }
-    return BatchAugment(**{**preset, **overrides})
 
 
 def _draw(generators: list[torch.Generator]) -> _Draws:

@@ -19,7 +19,8 @@ from monai.data.utils import affine_to_spacing
 from monai.transforms import InvertibleTransform, MapTransform, Orientation, Spacing, SpatialResample
 from monai.utils import SpaceKeys, TraceKeys, ensure_tuple_rep
 
-from vmfseg.utils import check_positive
+from vmfseg.utils.checks import check_positive
+from vmfseg.utils.memory import check_memory
 
 __all__ = ["InPlaneSpacing", "InPlaneSpacingd", "ToSliceStack", "ToSliceStackd", "slice_axis", "slice_stack_axcodes"]
 
@@ -161,6 +162,7 @@ class InPlaneSpacing(InvertibleTransform):  # type: ignore[misc]
 
     Raises:
         ValueError: if ``pixdim`` is not positive or the input is not a MetaTensor ``(C, H, W, D)``.
+        VmfError: VMF216 or VMF512 if the resampled slices would be too large.
 
     Example:
         >>> volume = MetaTensor(torch.zeros(1, 101, 81, 12), affine=np.diag([1.5, 1.5, 9.0, 1.0]))
@@ -181,6 +183,7 @@ class InPlaneSpacing(InvertibleTransform):  # type: ignore[misc]
         mode = mode or self.mode
         spacing = affine_to_spacing(img.affine, 3)[:2]
         source = np.diag([*np.asarray(spacing, dtype=np.float64), 1.0])
+        _check_size(img, [float(length) for length in spacing], self.pixdim)
         resample = Spacing(self.pixdim, mode=mode, padding_mode=self.padding_mode)
         plane = resample(_as_channels(img, source), output_spatial_shape=size)
         step = np.linalg.solve(source, np.asarray(plane.affine, dtype=np.float64)[[0, 1, -1]][:, [0, 1, -1]])
@@ -251,6 +254,16 @@ def _check_volume(img: Any) -> None:
             f"img must be a MetaTensor of shape (C, X, Y, Z), got {found}. "
             "Load files with LoadVolumed; pick one frame of a cine before this step."
         )
+
+
+def _check_size(img: MetaTensor, spacing: Sequence[float], pixdim: Sequence[float]) -> None:
+    """Refuse voxels so large that the resampled slices would not fit (VMF216, VMF512), before they are made."""
+    plane = [(size - 1) * old / new + 1 for size, old, new in zip(img.shape[1:3], spacing, pixdim, strict=True)]
+    voxels = int(img.shape[0] * img.shape[3] * plane[0] * plane[1])
+    text = f"voxels of {' x '.join(f'{length:g}' for length in spacing)} mm resampled to {pixdim[0]:g} mm give"
+    # the result, a copy of it in another order, and the coordinates of one slice
+    needed = 8 * voxels + int(16 * plane[0] * plane[1])
+    check_memory(str(img.meta.get("filename_or_obj", "image")), voxels, needed, cause=text)
 
 
 def _is_lps(img: MetaTensor) -> bool:

@@ -6,10 +6,20 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
-__all__ = ["check_channels", "check_choice", "check_divisible", "check_finite", "check_positive", "did_you_mean"]
+__all__ = [
+    "check_channels",
+    "check_choice",
+    "check_divisible",
+    "check_finite",
+    "check_positive",
+    "did_you_mean",
+    "usable_device",
+]
 
 
 def check_positive(name: str, value: float, cure: str = "") -> None:
@@ -28,6 +38,7 @@ def check_channels(name: str, tensor: torch.Tensor, channels: int, spatial_dims:
     """Refuse tensors whose layout is not ``B{channels}HW[D]``; ``spatial_dims=None`` allows two or three axes of space.
 
     Example:
+        >>> import torch
         >>> check_channels("features", torch.zeros(2, 3, 8, 8), 64, spatial_dims=2)
         Traceback (most recent call last):
         ValueError: features must have shape (B, 64, H, W), got (2, 3, 8, 8). Check what produces it.
@@ -55,11 +66,12 @@ def check_finite(name: str, tensor: torch.Tensor, cure: str) -> None:
     """Refuse tensors with NaN or infinite entries before they travel on.
 
     Example:
+        >>> import torch
         >>> check_finite("features", torch.tensor([1.0, float("nan")]), "Check the input images.")
         Traceback (most recent call last):
         ValueError: features must be finite, got 1 NaN or infinite value of 2. Check the input images.
     """
-    bad = int((~torch.isfinite(tensor)).sum())
+    bad = int((~tensor.isfinite()).sum())
     if bad:
         plural = "value" if bad == 1 else "values"
         raise ValueError(f"{name} must be finite, got {bad} NaN or infinite {plural} of {tensor.numel()}. {cure}")
@@ -76,6 +88,27 @@ def check_choice(name: str, value: str, options: Iterable[str]) -> None:
     words = list(options)
     if value not in words:
         raise ValueError(f"{name} must be one of {', '.join(words)}, got {value!r}.{did_you_mean(value, words)}")
+
+
+def usable_device(device: torch.device | str) -> torch.device:
+    """Return a device of torch that holds values and is there.
+
+    Example:
+        >>> usable_device("cpu")
+        device(type='cpu')
+        >>> usable_device("banana")
+        Traceback (most recent call last):
+        ValueError: device must be one that is there, got banana (...). Use cpu.
+    """
+    import torch
+
+    try:
+        place = torch.device(device)
+        torch.zeros(1, device=place).item()  # of the device "meta" there are no values
+    except (RuntimeError, AssertionError) as error:
+        cause = str(error).splitlines()[0][:120]
+        raise ValueError(f"device must be one that is there, got {device} ({cause}). Use cpu.") from error
+    return place
 
 
 def did_you_mean(word: str, options: Iterable[str]) -> str:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["EXIT_CODES", "VmfError", "find_vmf_error"]
+__all__ = ["EXIT_CODES", "VmfError", "find_vmf_error", "printable"]
 
 #: Exit code of a command by the first digit of the error code.
 EXIT_CODES = {"1": 2, "2": 3, "3": 4, "4": 5, "5": 6, "9": 7}
@@ -115,4 +115,17 @@ def _line(text: str) -> str:
     """Return a text as one bounded line of printable characters that any UTF-8 stream takes."""
     line = " ".join(str(text).split())
     line = line if len(line) <= _MAX_LENGTH else f"{line[: _MAX_LENGTH - 3]}..."
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in line)
+    return printable(line)
+
+
+def printable(text: str) -> str:
+    r"""Return a text with control characters escaped, which a file name may hold and a terminal would obey.
+
+    Example:
+        >>> printable("a\x1b[2Jb")
+        'a\\x1b[2Jb'
+    """
+    kept = "\n\t"
+    return "".join(
+        c if c.isprintable() or c in kept else c.encode("unicode_escape", "surrogatepass").decode() for c in text
+    )

@@ -11,15 +11,25 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from vmfseg.utils.errors import VmfError
 
-__all__ = ["atomic_path", "atomic_write", "read_json", "sha256_bytes", "sha256_file", "write_json"]
+__all__ = [
+    "atomic_path",
+    "atomic_write",
+    "copy_file",
+    "read_json",
+    "refuse_existing",
+    "sha256_bytes",
+    "sha256_file",
+    "write_json",
+]
 
 StrPath = str | os.PathLike[str]
 
@@ -38,13 +48,7 @@ def atomic_path(path: StrPath, *, overwrite: bool = True) -> Iterator[Path]:
         VmfError: VMF501 disk full, VMF502 not writable, VMF503 the file exists and ``overwrite`` is false.
     """
     target = Path(path)
-    if not overwrite and target.exists():
-        raise VmfError(
-            "VMF503",
-            subject=str(target),
-            rule="the output exists already",
-            fix="pass --overwrite or choose another output",
-        )
+    refuse_existing([target], overwrite)
     temporary: Path | None = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -82,7 +86,47 @@ def atomic_write(path: StrPath, data: bytes | str, *, overwrite: bool = True) ->
         ('hello', ['a.txt'])
     """
     with atomic_path(path, overwrite=overwrite) as temporary:
-        temporary.write_bytes(data.encode() if isinstance(data, str) else data)
+        # a name that is no UTF-8 can stand in a text; JSON reads the escape as the same name
+        temporary.write_bytes(data.encode(errors="backslashreplace") if isinstance(data, str) else data)
+
+
+def copy_file(source: StrPath, target: StrPath, *, overwrite: bool = True) -> None:
+    """Copy a file in one step. See :func:`atomic_path`."""
+    with atomic_path(target, overwrite=overwrite) as temporary:
+        shutil.copyfile(source, temporary)
+
+
+def refuse_existing(files: Iterable[StrPath], overwrite: bool) -> None:
+    """Refuse outputs that exist already; call it before the work, not after.
+
+    Raises:
+        VmfError: VMF503.
+    """
+    there = [file for file in files if Path(file).exists()]
+    if there and not overwrite:
+        raise _exists(there[0])
+
+
+@contextmanager
+def refusing(folder: StrPath) -> Iterator[None]:
+    """Report as an error about ``folder`` what the system refuses while a library or a lock writes there.
+
+    Raises:
+        VmfError: VMF501 disk full, VMF502 not writable.
+    """
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in _FULL
+        raise VmfError(
+            "VMF501" if full else "VMF502",
+            subject=str(folder),
+            rule="the disk is full" if full else "the output folder cannot be written",
+            found=_reason(error),
+            fix="free some space or choose another folder"
+            if full
+            else "check the permissions or choose another folder",
+        ) from error
 
 
 def write_json(path: StrPath, value: Any, *, overwrite: bool = True) -> None:
@@ -126,14 +170,14 @@ def sha256_bytes(*parts: bytes) -> str:
     return digest.hexdigest()
 
 
+def _exists(path: StrPath) -> VmfError:
+    fix = "pass --overwrite or choose another output"
+    return VmfError("VMF503", subject=os.fspath(path), rule="the output exists already", fix=fix)
+
+
 def _as_vmf_error(error: OSError, target: Path) -> VmfError:
     if error.errno == errno.EEXIST and os.path.lexists(target):  # else a folder on the way is a file
-        return VmfError(
-            "VMF503",
-            subject=str(target),
-            rule="the output exists already",
-            fix="pass --overwrite or choose another output",
-        )
+        return _exists(target)
     if error.errno in _FULL:
         return VmfError(
             "VMF501",
@@ -153,8 +197,8 @@ def _as_vmf_error(error: OSError, target: Path) -> VmfError:
 
 def _about_other_file(error: OSError, target: Path, temporary: Path | None) -> bool:
     """Whether the block failed on a file of its own, which says nothing about the output."""
-    if not isinstance(error.filename, str | bytes | os.PathLike):
-        return False
+    if temporary is None or not isinstance(error.filename, str | bytes | os.PathLike):
+        return False  # without a temporary file, the block was not even entered
     own = Path(os.fsdecode(error.filename)) in (target, temporary, *target.parents)
     return not own and error.errno not in _FULL
 

@@ -9,15 +9,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from vmfseg import __version__
+from vmfseg.utils.manifest import installed_versions
+from vmfseg.utils.memory import available_memory
 
-__all__ = ["inspect_machine"]
+__all__ = ["inspect_machine", "usable_cores"]
 
 _NEEDED = (
     "torch", "monai", "pytorch-ignite", "numpy", "scipy", "nibabel", "itk", "safetensors", "matplotlib", "typer",
@@ -26,7 +27,9 @@ _NEEDED = (
 _EXTRAS = {
     "export": ("onnx", "onnxruntime", "onnxscript", "openvino"),
     "int8": ("nncf",),
+    "ray": ("ray",),
     "serve": ("fastapi", "uvicorn", "python-multipart"),
+    "slurm": ("submitit",),
     "tutorials": ("nbclient", "ipykernel"),
 }
 _GIB = 2**30
@@ -57,6 +60,11 @@ def inspect_machine(cache: str | os.PathLike[str], probe: bool = True) -> dict[s
     return {"fit": all(check["status"] != "bad" for check in checks), "checks": checks}
 
 
+def usable_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _python() -> dict[str, str]:
     good = sys.version_info >= (3, 10)
     found = f"{platform.python_version()} ({sys.executable})"
@@ -65,16 +73,16 @@ def _python() -> dict[str, str]:
 
 def _libraries() -> list[dict[str, str]]:
     found = []
-    for name in _NEEDED:
-        version = _version(name)
-        found.append(_check(name, "ok" if version else "bad", version or "missing", f"pip install {name}"))
+    for name, version in installed_versions(_NEEDED).items():
+        there = version != "absent"
+        found.append(_check(name, "ok" if there else "bad", version if there else "missing", f"pip install {name}"))
     return found
 
 
 def _devices() -> list[dict[str, str]]:
-    count = os.cpu_count() or 1
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else count
-    checks = [_check("cpu", "ok", f"{usable} of {count} cores, torch uses {torch.get_num_threads()}")]
+    checks = [
+        _check("cpu", "ok", f"{usable_cores()} of {os.cpu_count() or 1} cores, torch uses {torch.get_num_threads()}")
+    ]
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
             about = torch.cuda.get_device_properties(index)
@@ -107,12 +115,8 @@ def _memory() -> dict[str, str]:
 
 
 def _free_memory() -> str:
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        free = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration, ValueError, IndexError):
-        return ""
-    return f", {free * 1024 / _GIB:.1f} free"
+    free = available_memory()
+    return "" if free is None else f", {free / _GIB:.1f} free"
 
 
 def _cache(folder: Path) -> list[dict[str, str]]:
@@ -136,19 +140,12 @@ def _cache(folder: Path) -> list[dict[str, str]]:
 def _extras() -> list[dict[str, str]]:
     checks = []
     for extra, packages in _EXTRAS.items():
-        versions = {name: _version(name) for name in packages}
-        found = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
-        missing = [name for name, version in versions.items() if not version]
+        versions = installed_versions(packages).items()
+        found = ", ".join(f"{name} {version}" for name, version in versions if version != "absent")
+        missing = [name for name, version in versions if version == "absent"]
         text = "; ".join(part for part in (found, f"without {', '.join(missing)}" if missing else "") if part)
         checks.append(_check(f"[{extra}]", "note" if missing else "ok", text, f"pip install 'vmfseg[{extra}]'"))
     return checks
-
-
-def _version(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 def _check(name: str, status: str, found: str, fix: str = "") -> dict[str, str]:

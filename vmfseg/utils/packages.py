@@ -11,7 +11,19 @@ from vmfseg.utils import VmfError
 
 __all__ = ["check_package", "require_package"]
 
-_EXTRAS = {"nncf": "int8"}
+#: The extra that installs a module; "export" for all others.
+_EXTRAS = {
+    "fastapi": "serve",
+    "highdicom": "dicom",
+    "ipyniivue": "tutorials",
+    "nncf": "int8",
+    "pydicom": "dicom",
+    "python_multipart": "serve",
+    "ray": "ray",
+    "skimage": "mesh",
+    "submitit": "slurm",
+    "uvicorn": "serve",
+}
 
 
 def require_package(module: str) -> Any:

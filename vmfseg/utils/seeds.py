@@ -11,9 +11,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-import numpy as np
-import torch
+if TYPE_CHECKING:  # both take seconds to import, and the command line needs neither for its help
+    import numpy as np
+    import torch
 
 __all__ = ["derive_seed", "numpy_rng", "seeded", "torch_rng"]
 
@@ -31,11 +33,15 @@ def derive_seed(*parts: object) -> int:
 
 def numpy_rng(*parts: object) -> np.random.Generator:
     """Return a NumPy generator for these ``parts``."""
+    import numpy as np
+
     return np.random.default_rng(derive_seed(*parts))
 
 
 def torch_rng(*parts: object) -> torch.Generator:
     """Return a CPU torch generator for these ``parts``."""
+    import torch
+
     return torch.Generator().manual_seed(derive_seed(*parts))
 
 
@@ -46,6 +52,7 @@ def seeded(*parts: object) -> Iterator[None]:
     Weight initialisation of ``torch.nn`` knows only the global generator; this keeps its use local.
 
     Example:
+        >>> import torch
         >>> before = torch.get_rng_state()
         >>> with seeded(0, "head"):
         ...     a = torch.rand(1)
@@ -54,6 +61,8 @@ def seeded(*parts: object) -> Iterator[None]:
         >>> bool(a == b), torch.equal(before, torch.get_rng_state())
         (True, True)
     """
+    import torch
+
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(*parts))
         yield

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from vmfseg.metrics import ScoreRow
+from vmfseg.metrics.scores import ScoreRow
 from vmfseg.utils import numpy_rng
 
 from .figure_style import INK, MUTED, WARN, class_color, new_figure

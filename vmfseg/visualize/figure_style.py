@@ -12,11 +12,13 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-__all__ = ["INK", "MUTED", "WARN", "class_color", "new_figure", "overlay", "png_bytes", "upright"]
+__all__ = ["FLAGS", "INK", "MUTED", "WARN", "class_color", "new_figure", "overlay", "png_bytes", "upright"]
 
 Array = npt.NDArray[Any]
 
 INK, MUTED, WARN = "#1b2430", "#6b7785", "#c0392b"
+#: Colors of the flags, dark enough for white letters.
+FLAGS = {"green": "#1e7d46", "amber": "#b26a00", "red": "#c0392b", "unknown": "#6b7785"}
 _COLORS = ("#e69f00", "#009e73", "#56b4e9", "#cc79a7", "#f0e442", "#0072b2", "#d55e00", "#999999")
 
 

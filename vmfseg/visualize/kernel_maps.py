@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from matplotlib.figure import Figure
 
 from vmfseg.data.reader import read_header
+from vmfseg.engines.stages.assignment import choose_assignment
 from vmfseg.model import Predictor
 from vmfseg.utils import VmfError
 from vmfseg.utils.io import StrPath
@@ -52,6 +54,22 @@ class KernelMaps:
     def draw(self) -> Figure:
         """Draw image, prediction, reconstruction and the maps of all kernels, those of one tissue side by side."""
         return draw_montage(self.view, self.labels, self.channels)
+
+    def names_by_label(self) -> dict[int, str]:
+        """Return the class that each kernel fits best on the labelled slices, without those that fit the background.
+
+        The assignment is that of :mod:`vmfseg.engines.stages.assignment`: the best mean Dice over the classes.
+        """
+        samples = as_samples(self.views)
+        present = {int(value) for sample in samples for value in np.unique(sample.labels)} - {0}
+        classes = {name: [value] for value, name in self.labels.items() if value in present}
+        if not classes:
+            return {}
+        table = anatomy_table([s for s in samples if s.labels.any()], classes)
+        rows = [len(classes), *range(len(classes))]  # the rest comes first, as the background
+        mass = np.vstack([table.mass, np.zeros_like(table.mass[:1])])[rows]
+        chosen, _ = choose_assignment(torch.from_numpy(mass))
+        return {kernel: list(classes)[n - 1] for kernel, n in enumerate(chosen) if n}
 
     def as_dict(self) -> dict[str, Any]:
         """Return what ``kernels.json`` holds: tissue, overlap and share of each kernel."""

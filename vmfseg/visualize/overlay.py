@@ -1,70 +1,118 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draw the slices of a prediction with their labels on top."""
+"""Draw the slices of a prediction with the outlines of its structures and its flag."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from matplotlib.patches import Patch
+from matplotlib.lines import Line2D
 from monai.data import MetaTensor
 
 from vmfseg.model.prediction import Prediction
 from vmfseg.transforms.intensity import PercentileNormalize
 from vmfseg.transforms.spatial import ToSliceStack
-from vmfseg.visualize.figure_style import INK, class_color, new_figure, overlay, png_bytes, upright
+from vmfseg.visualize.figure_style import FLAGS, INK, class_color, new_figure, png_bytes, upright
 
 __all__ = ["draw_overlay"]
 
 _PANE = 1.9  # inches
 _MARGIN = 0.35  # of the structures' size around them
 _SLICES = 40
+_LETTERS = 12  # of the title, in an inch
+_FRAMES = 4  # of a cine, if its phases are not known
 
 
 def draw_overlay(prediction: Prediction, labels: Mapping[int, str], frame: int | None = None) -> bytes:
-    """Draw the slices of a frame with their labels, cropped to where there are any, as PNG.
+    """Draw the slices with the outlines of the structures, cropped to where there are any, as PNG.
 
-    Slices are shown as radiologists look at them. Of many slices, evenly spaced ones are shown.
+    Slices are shown as radiologists look at them: those with structures and their neighbors, of many evenly spaced
+    ones; all where there is no structure. Of a cine, end-diastole and end-systole are shown where they are known, else
+    the first frames that were segmented; every frame is named. The flag is in the corner, with its reasons.
 
     Args:
         prediction: of a scan.
         labels: class names by value.
-        frame: which one of a cine; default the first that was segmented.
+        frame: this one alone; default those above.
     """
-    number = prediction.frames[0] if frame is None else frame
-    image = prediction.scan.frame(number)
+    numbers = [frame] if frame is not None else _frames(prediction)
     grid = prediction.labels.reshape(prediction.scan.header.shape)
-    voxels = grid[..., number] if grid.ndim == 4 else grid
-    mask = MetaTensor(torch.from_numpy(np.ascontiguousarray(voxels))[None], affine=image.affine)
-    stack = ToSliceStack()
-    pixels = PercentileNormalize(0.5, 99.5)(stack(image))[0].numpy()
-    classes = stack(mask)[0].numpy()
-    steps = stack(image).pixdim.tolist()
-    count = pixels.shape[2]
-    chosen = np.unique(np.linspace(0, count - 1, min(count, _SLICES)).round().astype(int))
-    box = _box(classes.any(axis=2), steps[0] / steps[1])
+    stacks = [_stack(prediction, grid, number) for number in numbers]
+    _, shown, steps = stacks[0]
+    count = shown.shape[2]
+    drawn = np.flatnonzero(np.any([classes.any(axis=(0, 1)) for _, classes, _ in stacks], axis=0))
+    first, last = (max(0, drawn[0] - 1), min(count - 1, drawn[-1] + 1)) if len(drawn) else (0, count - 1)
+    shown_at_most = min(last - first + 1, max(4, _SLICES // len(stacks)))
+    chosen = np.unique(np.linspace(first, last, shown_at_most).round().astype(int))
+    box = _box(np.any([classes.any(axis=2) for _, classes, _ in stacks], axis=0), steps[0] / steps[1])
     columns = min(6, len(chosen))
     rows = math.ceil(len(chosen) / columns)
     size = ((box[0].stop - box[0].start) * steps[0], (box[1].stop - box[1].start) * steps[1])
     height = _PANE * size[1] / size[0] + 0.2
-    figure = new_figure(max(4.0, _PANE * columns), height * rows + 0.5)
-    axes = figure.subplots(rows, columns, squeeze=False)
+    figure = new_figure(max(5.0, _PANE * columns), height * rows * len(stacks) + 0.9)
+    axes = figure.subplots(rows * len(stacks), columns, squeeze=False)
     for axis in axes.flat:
         axis.axis("off")
-    for axis, k in zip(axes.flat, chosen, strict=False):
-        shape: dict[str, Any] = {"interpolation": "nearest", "aspect": steps[1] / steps[0]}
-        axis.imshow(upright(pixels[..., k][box]), cmap="gray", vmin=0, vmax=1, **shape)
-        axis.imshow(upright(overlay(classes[..., k][box], alpha=0.4)), **shape)
-        axis.set_title(f"slice {k + 1} of {count}", fontsize=7, color=INK, pad=2)
-    if prediction.scan.num_frames > 1:
-        figure.suptitle(f"frame {number}", fontsize=9, color=INK)
-    handles = [Patch(color=class_color(value), label=name) for value, name in sorted(labels.items()) if value]
+    for position, (number, (pixels, classes, _)) in enumerate(zip(numbers, stacks, strict=True)):
+        name = _frame_name(prediction, number)
+        panes = axes[position * rows : (position + 1) * rows].flat
+        for axis, k in zip(panes, chosen, strict=False):
+            aspect = steps[1] / steps[0]
+            picture = upright(pixels[..., k][box])
+            axis.imshow(picture, cmap="gray", vmin=0, vmax=1, interpolation="nearest", aspect=aspect)
+            _outline(axis, upright(classes[..., k][box]), sorted(labels))
+            axis.set_title(f"{name}slice {k + 1} of {count}", fontsize=7, color=INK, pad=2)
+    handles = [Line2D([], [], color=class_color(v), label=name) for v, name in sorted(labels.items()) if v]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=8)
+    light = str(prediction.quality.get("light", "unknown"))
+    reasons = "; ".join(prediction.quality.get("light_reasons", []))
+    dice = prediction.quality.get("predicted_dice")
+    text = (
+        light.upper() + ("" if dice is None else f"  predicted Dice {dice:.2f}") + (f"  {reasons}" if reasons else "")
+    )
+    lines = textwrap.wrap(text, int(_LETTERS * figure.get_figwidth()), max_lines=2, placeholder=" ...")
+    title = figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=8, color="white", weight="bold")
+    title.set_bbox({"facecolor": FLAGS[light], "edgecolor": "none", "boxstyle": "round,pad=0.3"})
     return png_bytes(figure)
+
+
+def _frames(prediction: Prediction) -> list[int]:
+    named = sorted({number for number in prediction.quality.get("phases", {}).values() if number in prediction.frames})
+    return named or list(prediction.frames[:_FRAMES])
+
+
+def _frame_name(prediction: Prediction, number: int) -> str:
+    if prediction.scan.num_frames == 1:
+        return ""
+    phase = next((p for p, n in prediction.quality.get("phases", {}).items() if n == number), "")
+    return f"{phase} (frame {number}), " if phase else f"frame {number}, "
+
+
+def _stack(
+    prediction: Prediction, grid: npt.NDArray[Any], number: int
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any], list[float]]:
+    """Return gray values and classes of a frame with the slices last, and the spacings."""
+    image = prediction.scan.frame(number)
+    voxels = grid[..., number] if grid.ndim == 4 else grid
+    mask = MetaTensor(torch.from_numpy(np.ascontiguousarray(voxels))[None], affine=image.affine)
+    stack = ToSliceStack()
+    ordered = stack(image)
+    return PercentileNormalize(0.5, 99.5)(ordered)[0].numpy(), stack(mask)[0].numpy(), ordered.pixdim.tolist()
+
+
+def _outline(axis: Any, classes: npt.NDArray[Any], values: Sequence[int]) -> None:
+    """Draw the border of every class along the edges of its pixels' centers."""
+    for value in values:
+        mask = classes == value
+        if value and mask.any():
+            padded = np.pad(mask, 1).astype(float)  # so that a structure at the edge is closed
+            places = (np.arange(padded.shape[1]) - 1, np.arange(padded.shape[0]) - 1)
+            axis.contour(*places, padded, levels=[0.5], colors=[class_color(value)], linewidths=0.9)
 
 
 def _box(shown: npt.NDArray[np.bool_], ratio: float) -> tuple[slice, slice]:

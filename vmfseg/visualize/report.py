@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vmfseg.metrics import METRICS
+from vmfseg.metrics.scores import METRICS
+from vmfseg.metrics.tables import counted, protocol_words, reference_notes
 from vmfseg.model import Predictor
-from vmfseg.utils import VmfError, atomic_write, find_vmf_error
-from vmfseg.utils.io import StrPath
+from vmfseg.utils import VmfError, atomic_write
+from vmfseg.utils.errors import find_vmf_error
+from vmfseg.utils.io import StrPath, refuse_existing
 
 from .curves import draw_boxes, draw_history
 from .report_cases import ScoredVolume, add_pictures, scored_volumes
@@ -21,8 +23,6 @@ from .run_files import RunFiles, open_run, run_experiment
 __all__ = ["build_report"]
 
 _LOG = logging.getLogger(__name__)
-#: What a protocol means, by its name in ``metrics.json``.
-_PROTOCOLS = {"clean": "target domain unseen", "paper": "protocol of the paper's reference code"}
 _MEASURES = {"edv_ml": "EDV, ml", "esv_ml": "ESV, ml", "ef_percent": "ejection fraction, %"}
 
 
@@ -42,7 +42,7 @@ def build_report(
     again; where that cannot be done (no model, no data) the report says why and shows the rest.
 
     Args:
-        run_dir: output folder of a training, a bundle, a name below ``bundles``, or a folder that ``vmfseg evaluate``
+        run_dir: output folder of a training, a bundle, the name of a bundle, or a folder that ``vmfseg evaluate``
             wrote.
         output: the HTML file; default ``report.html`` in the folder of the figures.
         dataset_dir: the data of the run; not needed for the phantom.
@@ -62,9 +62,7 @@ def build_report(
         raise ValueError(f"cases must be 0 or more, got {cases}.")
     run = open_run(run_dir, checkpoint, trust=trust)
     target = Path(output) if output is not None else run.folder / "report.html"
-    if target.exists() and not overwrite:
-        fix = "pass --overwrite or choose another output"
-        raise VmfError("VMF503", subject=str(target), rule="the output exists already", fix=fix)
+    refuse_existing([target], overwrite)
     volumes = scored_volumes(run.rows)
     page = _page(run, volumes, _title(run, Path(run_dir)))
     if cases:
@@ -80,8 +78,9 @@ def _title(run: RunFiles, given: Path) -> str:
 def _page(run: RunFiles, volumes: Sequence[ScoredVolume], title: str) -> Page:
     summary, overall = run.summary, run.summary["overall"]
     domains = ", ".join(summary["domains"])
-    counts = f"{_count(overall['n_volumes'], 'volume')} of {_count(overall['n_subjects'], 'subject')}"
-    page = Page(title=title, lead=f"Domain {domains}; {counts}, {_PROTOCOLS.get(summary['protocol'], '')}.")
+    counts = f"{counted(overall['n_volumes'], 'volume')} of {counted(overall['n_subjects'], 'subject')}"
+    lead = ", ".join(part for part in (f"Domain {domains}; {counts}", protocol_words(summary)) if part)
+    page = Page(title=title, lead=f"{lead}.")
     page.notes += run.notes
     page.notes += [str(line) for line in summary.get("inputs", {}).get("warnings", [])]
     page.cards = _cards(summary, volumes)
@@ -93,7 +92,7 @@ def _page(run: RunFiles, volumes: Sequence[ScoredVolume], title: str) -> Page:
         for cavity, measures in summary.get("cardiac", {}).get("summary", {}).items()
         for name, entry in measures.items()
     ]
-    page.reference = _reference(summary)
+    page.reference = reference_notes(summary)
     if any(row.dice is not None for row in run.rows):
         page.boxes = picture(draw_boxes(run.rows), "Dice of each volume by domain and class")
     if run.epochs:
@@ -164,18 +163,6 @@ def _volume(volume: ScoredVolume, names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _reference(summary: Mapping[str, Any]) -> list[str]:
-    figures = summary.get("reference_figures")
-    if figures is None:
-        return []
-    lines = [
-        f"Reference figures, domain {domain}: slice_micro_dice {entry['slice_micro_dice']['mean']:.3f}, "
-        f"mask_set_distance {entry['mask_set_distance']['mean']:.2f}."
-        for domain, entry in figures["domains"].items()
-    ]
-    return [*lines, "mask_set_distance is the published “HD”: a root of a pixel count, no distance, no unit."]
-
-
 def _facts(run: RunFiles) -> list[tuple[str, list[tuple[str, str]]]]:
     facts: list[tuple[str, list[tuple[str, str]]]] = []
     if run.model is not None:
@@ -186,7 +173,7 @@ def _facts(run: RunFiles) -> list[tuple[str, list[tuple[str, str]]]]:
         groups = {"Run": about, "Network": model.network, "Versions": versions, "Checksums (SHA-256)": sums}
         facts = [(title, flatten(values)) for title, values in groups.items() if values]
     spacings = [
-        (" × ".join(f"{size:g}" for size in entry["spacing"]) + " mm", _count(entry["n_volumes"], "volume"))
+        (" × ".join(f"{size:g}" for size in entry["spacing"]) + " mm", counted(entry["n_volumes"], "volume"))
         for entry in run.summary.get("spacing_mm", [])
     ]
     return [*facts, ("Voxel sizes", spacings)] if spacings else facts
@@ -194,7 +181,3 @@ def _facts(run: RunFiles) -> list[tuple[str, list[tuple[str, str]]]]:
 
 def _dice(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"

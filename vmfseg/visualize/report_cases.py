@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from vmfseg.data import Experiment
-from vmfseg.metrics import ScoreRow
+from vmfseg.data.experiment import Experiment
+from vmfseg.metrics.scores import ScoreRow
 from vmfseg.model import Predictor
 from vmfseg.representation import ActivationSample, describe_channels, match_channels
 from vmfseg.utils import numpy_rng
@@ -165,8 +165,10 @@ def _kernels(
     calibration = as_samples(seen)
     if not calibration or not samples:
         return [], ""
-    names = {label: name for label, name in predictor.labels.items() if label}
-    figures = describe_channels(samples, match_channels(calibration, names))
+    names, judged = _judged(samples, {label: name for label, name in predictor.labels.items() if label})
+    if not any(np.isin(sample.labels, list(names)).any() for sample in calibration):
+        return [], ""
+    figures = describe_channels(judged, match_channels(calibration, names))
     rows = []
     for entry in order:
         channel = figures["channels"][entry.channel]
@@ -187,10 +189,26 @@ def _kernels(
         )
     matched = figures["matched_dice"]
     text = (
-        f"Thresholds and channels were chosen on {len({s.subject for s in calibration})} labelled source subjects and "
-        f"are judged on the {figures['n_subjects']} subjects of this report: matched Dice "
+        f"Thresholds and channels were chosen on labelled source subjects ({len({s.subject for s in calibration})}) "
+        f"and are judged on the subjects of this report ({figures['n_subjects']}): matched Dice "
         f"{'undefined' if matched is None else format(matched, '.3f')}. Information is the share of a class's entropy "
         "that the map tells; a kernel is meaningful where it exceeds the 95th percentile with the labels of another "
         "subject. Purity is corrected for prevalence; coherence is the mean resultant length of the features."
     )
+    left = [name for label, name in predictor.labels.items() if label and label not in names]
+    if left:
+        text += f" Not judged, because nobody drew it beside the others: {', '.join(left)}."
     return rows, text
+
+
+def _judged(
+    samples: Sequence[ActivationSample], labels: Mapping[int, str]
+) -> tuple[dict[int, str], list[ActivationSample]]:
+    """Return the classes that are drawn together in most slices, and the slices that have them all.
+
+    Where labels are partial, a kernel can be judged only where everything that it is compared with was drawn.
+    """
+    drawn = [frozenset(labels if sample.annotated is None else sample.annotated) for sample in samples]
+    together = max(set(drawn), key=lambda group: (len(group) * sum(group <= other for other in drawn), sorted(group)))
+    names = {label: name for label, name in labels.items() if label in together}
+    return names, [sample for sample, group in zip(samples, drawn, strict=True) if together <= group]

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vmfseg.data import Experiment, prepare_experiment
-from vmfseg.metrics import METRICS, ScoreRow
+from vmfseg.data import prepare_experiment
+from vmfseg.data.experiment import Experiment
 from vmfseg.metrics.reports import CSV_COLUMNS
+from vmfseg.metrics.scores import METRICS, ScoreRow
 from vmfseg.model import Model
-from vmfseg.utils import VmfError, read_json
+from vmfseg.model.shelves import on_shelf, output_folder
+from vmfseg.utils import VmfError, did_you_mean, read_json
 from vmfseg.utils.io import StrPath
 
 __all__ = ["RunFiles", "open_run", "read_scores", "run_experiment"]
@@ -54,18 +56,23 @@ def open_run(folder: StrPath, checkpoint: StrPath | None = None, *, trust: bool 
     """Read the output folder of a training, a bundle, or a folder that ``vmfseg evaluate`` wrote.
 
     Args:
-        folder: with ``metrics.json`` and ``metrics.csv``, a bundle that has them in ``output``, or a name below
-            ``bundles``.
+        folder: with ``metrics.json`` and ``metrics.csv``, a bundle that has them in ``output``, or the name of a
+            bundle.
         checkpoint: model that was scored; default that in ``models`` of the folder or of the bundle it lies in.
         trust: see :meth:`vmfseg.model.Model.load`.
 
     Raises:
-        VmfError: VMF301 unreadable JSON, VMF352 no figures there, VMF353 files that are no figures of vmfseg, and what
+        VmfError: VMF301 unreadable JSON, VMF352 no figures there, VMF353 files that are no figures of vmfseg, VMF391
+            figures that are not complete, and what
             :meth:`vmfseg.model.Model.load` refuses if ``checkpoint`` is given.
     """
     given = Path(folder).expanduser()
-    bases = (given, given / "output", Path("bundles") / given / "output")
+    named = on_shelf(folder)
+    below = Path("bundles") / given / "output"
+    bases = (given, given / "output", below, *([] if named is None else [Path(output_folder(named))]))
     place = next((base for base in bases if (base / "metrics.json").is_file()), given)
+    known = [path.parent.parent.name for path in Path("bundles").glob("*/output/metrics.json")]
+    hint = "" if place.is_dir() else did_you_mean(given.name, known)
     for name in ("metrics.json", "metrics.csv"):
         if not (place / name).is_file():
             raise VmfError(
@@ -73,11 +80,12 @@ def open_run(folder: StrPath, checkpoint: StrPath | None = None, *, trust: bool 
                 subject=str(folder),
                 rule=f"the run folder must hold {name}",
                 found="nothing of that name" if place.is_dir() else "no such folder",
-                fix="train first (the run writes it), or give the folder that vmfseg evaluate wrote",
+                fix=f"train first (the run writes it), or give the folder of vmfseg evaluate.{hint}",
             )
     summary = read_json(place / "metrics.json")
     if not isinstance(summary, dict) or summary.get("format") != "vmfseg-metrics-1":
         raise _strange(place / "metrics.json", "format vmfseg-metrics-1 is missing")
+    _check_summary(place / "metrics.json", summary)
     notes: list[str] = []
     model = _model(place, checkpoint, trust, notes)
     epochs = _history(place / "history.json", model, notes)
@@ -182,6 +190,26 @@ def _history(path: Path, model: Model | None, notes: list[str]) -> list[dict[str
         notes.append("history.json belongs to another training than this model; its curves are left out.")
         return []
     return epochs
+
+
+def _check_summary(path: Path, summary: Mapping[str, Any]) -> None:
+    """Refuse scores that lack what a report shows (VMF391)."""
+    groups = [
+        summary.get("overall"),
+        *(summary["domains"].values() if isinstance(summary.get("domains"), dict) else []),
+    ]
+    kinds = {"domains": dict, "labels": dict, "definitions": dict, "policy": str, "protocol": str, "overall": dict}
+    wrong = [name for name, kind in kinds.items() if not isinstance(summary.get(name), kind)]
+    wrong += [] if "mean_dice" in summary else ["mean_dice"]
+    wrong += [] if all(isinstance(g, dict) and isinstance(g.get("classes"), dict) for g in groups) else ["classes"]
+    if wrong:
+        raise VmfError(
+            "VMF391",
+            subject=str(path),
+            rule="the scores of a run must be complete",
+            found=f"no {', no '.join(wrong)}",
+            fix="evaluate again, or give another folder",
+        )
 
 
 def _strange(path: Path, found: str) -> VmfError:

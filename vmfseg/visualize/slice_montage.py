@@ -40,7 +40,7 @@ def draw_montage(
     Args:
         view: the slice.
         labels: name of every class by voxel value.
-        channels: from :func:`vmfseg.visualize.order_channels`; by default all, in their own order.
+        channels: from :func:`vmfseg.visualize.activations.order_channels`; by default all, in their own order.
         columns: maps in a row.
 
     Raises:

@@ -17,8 +17,10 @@ from monai.transforms import Compose, MapTransform, RandomizableTrait
 from vmfseg.data import LoadVolumed
 from vmfseg.model import Model, Predictor
 from vmfseg.model.definitions import build
+from vmfseg.model.grid import move_window
 from vmfseg.networks import network_parts
 from vmfseg.representation import ActivationSample
+from vmfseg.transforms.annotation import annotated_slices
 
 __all__ = ["SliceView", "as_samples", "tissue_file", "view_volume", "worst_slice"]
 
@@ -42,7 +44,8 @@ class SliceView:
         domain: scanner, vendor or site.
         phase: ``"ED"``, ``"ES"`` or empty.
         index: number of the slice in its volume.
-        annotated: voxel values of the classes that were drawn, ``None`` for all.
+        annotated: voxel values of the classes that were drawn in this slice, ``None`` for all; without any there is no
+            truth.
     """
 
     image: Array
@@ -60,19 +63,22 @@ class SliceView:
 
     @property
     def wrong(self) -> int:
-        """Pixels whose class is wrong; 0 without a truth."""
-        return 0 if self.truth is None else int((self.pred != self.truth).sum())
+        """Pixels whose class is wrong; 0 without a truth. A class that nobody drew here cannot be wrong."""
+        if self.truth is None:
+            return 0
+        known = self.pred if self.annotated is None else np.where(np.isin(self.pred, self.annotated), self.pred, 0)
+        return int((known != self.truth).sum())
 
 
 def view_volume(predictor: Predictor, row: Mapping[str, Any], *, tissues: bool = True) -> list[SliceView]:
     """Run the trained network on all slices of a volume and keep its parts.
 
-    Slices are those of the predictor, ``predictor.grid.place``. The truth goes through the transforms that the labels
-    of the training went through.
+    Slices are those of the predictor, in the window that it takes. The truth goes through the transforms that the
+    labels of the training went through, in the same window.
 
     Args:
         predictor: the model.
-        row: paths and names, as :class:`vmfseg.data.Experiment` gives them.
+        row: paths and names, as :class:`vmfseg.data.experiment.Experiment` gives them.
         tissues: load the phantom's true tissues, where they are beside the image.
 
     Raises:
@@ -81,33 +87,36 @@ def view_volume(predictor: Predictor, row: Mapping[str, Any], *, tissues: bool =
     if predictor.network is None:
         raise ValueError("predictor must hold its network, got None. Make it by Predictor.from_bundle.")
     loaded = _load(row)
-    slices = predictor.grid.place(loaded["image"]).slices
-    if slices.shape[1] != predictor.model.channels:
-        raise ValueError(f"image must have {predictor.model.channels} channels, got {slices.shape[1]}.")
-    truth = _label_slices(_label_chain(predictor.model)(loaded)) if "label" in loaded else None
+    if loaded["image"].shape[0] != predictor.model.channels:
+        raise ValueError(f"image must have {predictor.model.channels} channels, got {loaded['image'].shape[0]}.")
+    shift = predictor.locate(loaded["image"]).shift
+    slices = predictor.grid.place(loaded["image"], shift).slices
+    truth, drawn = None, None
+    if "label" in loaded:
+        prepared = move_window(_label_chain(predictor.model), shift)(loaded)
+        truth, drawn = _label_slices(prepared), _drawn(prepared["label"], len(predictor.labels), row)
     factors = tissue_file(row["image"]) if tissues and isinstance(row["image"], str) else None
     factor_maps = None
     if factors is not None:
         # as a row of its own, without the steps for labels alone: classes do not concern tissues
         known = _load({"image": row["image"], "label": str(factors), "frame": row.get("frame")})
-        factor_maps = _label_slices(predictor.model.build_preprocessing()(known))
+        factor_maps = _label_slices(move_window(predictor.model.build_preprocessing(), shift)(known))
     parts = _parts(predictor, slices)
     volume = {"pred": torch.from_numpy(parts["logits"]).permute(1, 2, 3, 0)}
     pred = np.asarray(predictor.grid.scores(volume)["pred"]).argmax(axis=0).astype(np.uint8)
-    drawn = row.get("annotated")
     return [
         SliceView(
             image=slices[k, 0].numpy(),
             pred=pred[..., k],
             **{name: parts[name][k] if name in parts else None for name in ("activations", "features")},
-            truth=None if truth is None else truth[..., k],
+            truth=None if truth is None or (drawn is not None and not drawn[k]) else truth[..., k],
             reconstruction=parts["reconstruction"][k, 0] if "reconstruction" in parts else None,
             tissues=None if factor_maps is None else factor_maps[..., k],
             subject=str(row.get("subject", "")),
             domain=str(row.get("domain", "all")),
             phase=str(row.get("phase") or ""),
             index=k,
-            annotated=None if drawn is None else tuple(int(label) for label in drawn),
+            annotated=None if drawn is None else drawn[k],
         )
         for k in range(len(slices))
     ]
@@ -154,6 +163,14 @@ def as_samples(views: Sequence[SliceView], *, tissues: bool = False) -> list[Act
                 )
             )
     return samples
+
+
+def _drawn(label: torch.Tensor, num_classes: int, row: Mapping[str, Any]) -> list[tuple[int, ...]] | None:
+    """Return for each slice the foreground classes that were drawn in it, or ``None`` where all were."""
+    if row.get("annotated") is None and row.get("slices") is None:
+        return None
+    table = annotated_slices(label, num_classes, row.get("annotated"), row.get("slices"))
+    return [tuple(int(value) for value in column.nonzero()[:, 0] if value) for column in table.T]
 
 
 def _load(row: Mapping[str, Any]) -> dict[Hashable, Any]:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.colors import to_rgb
 
-from vmfseg.utils import VmfError
+from vmfseg.utils.packages import require_package
 from vmfseg.visualize.figure_style import class_color
 
 __all__ = ["show_volume"]
@@ -53,7 +52,7 @@ def show_volume(
             prediction = predictor.predict("scan.nii.gz", activations=True)
             show_volume("scan.nii.gz", prediction.labels, prediction.activations, names=predictor.labels)
     """
-    package = _package()
+    package = require_package("ipyniivue")
     scan: Any = nib.load(image) if isinstance(image, str | os.PathLike) else image
     if not isinstance(scan, nib.spatialimages.SpatialImage):
         raise ValueError(f"image must be a path or a nibabel image, got {type(image).__name__}.")
@@ -74,19 +73,6 @@ def show_volume(
     viewer = package.NiiVue(height=height, back_color=(0.0, 0.0, 0.0, 1.0), is_radiological_convention=True)
     viewer.load_volumes(layers)
     return viewer
-
-
-def _package() -> Any:
-    try:
-        return importlib.import_module("ipyniivue")
-    except ImportError as error:
-        raise VmfError(
-            "VMF530",
-            subject="show_volume",
-            rule="this needs a package that is not installed",
-            found=str(error),
-            fix="pip install 'vmfseg[tutorials]'",
-        ) from error
 
 
 def _array(labels: Any) -> npt.NDArray[Any]:

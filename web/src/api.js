@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Requests to the server that this page came from; errors carry the server's own words.
+import { ask, byId } from "./dom.js";
 
 const TOKEN = "vmfseg-token";
 
@@ -8,7 +9,7 @@ export class ServerError extends Error {}
 export async function request(path, options = {}) {
   for (;;) {
     const token = sessionStorage.getItem(TOKEN);
-    const headers = token ? { Authorization: `Bearer ${token}` } : {};
+    const headers = { ...options.headers, ...(token ? { Authorization: `Bearer ${token}` } : {}) };
     const response = await fetch(path, { ...options, headers });
     if (response.status === 401) {
       await askToken();
@@ -22,33 +23,47 @@ export async function request(path, options = {}) {
 export const getJson = async (path) => (await request(path)).json();
 export const getFile = async (path, name) => new File([await (await request(path)).arrayBuffer()], name);
 
-export async function postForm(path) {
+export async function sendForm(method, path, fields) {
   const form = new FormData();
-  form.append("params", "{}");
-  return (await request(path, { method: "POST", body: form })).json();
+  for (const [name, value] of Object.entries(fields)) form.append(name, value);
+  return (await request(path, { method, body: form })).json();
 }
 
-export async function openSession(file) {
-  const form = new FormData();
-  form.append("files", file);
-  return (await (await request("/session/", { method: "PUT", body: form })).json()).session_id;
+export async function postJson(path, value) {
+  const headers = { "Content-Type": "application/json" };
+  return (await request(path, { method: "POST", headers, body: JSON.stringify(value) })).json();
+}
+
+// The image of a study with the file name that the server gives it: its ending tells the format.
+export async function getStudy(id) {
+  const response = await request(`/datastore/image?image=${encodeURIComponent(id)}`);
+  return new File([await response.arrayBuffer()], fileName(response, "image.nii.gz"));
+}
+
+export async function getLabel(id) {
+  const response = await request(`/datastore/label?label=${encodeURIComponent(id)}&tag=final`);
+  return new File([await response.arrayBuffer()], fileName(response, "label.nii.gz"));
+}
+
+function fileName(response, otherwise) {
+  return /filename="?([^";]+)/.exec(response.headers.get("content-disposition") ?? "")?.[1] ?? otherwise;
 }
 
 async function explain(response) {
   try {
     const told = await response.json();
-    return [`${told.code}: ${told.rule}`, told.found, told.fix && `Cure: ${told.fix}`].filter(Boolean).join("\n");
+    const about = [told.subject, told.found].filter(Boolean).join(": ");
+    return [sentence(told.rule), about, sentence(told.fix), told.code].filter(Boolean).join("\n");
   } catch {
     return `The server answered ${response.status}.`;
   }
 }
 
-function askToken() {
-  const dialog = document.getElementById("login");
-  const field = document.getElementById("token");
-  return new Promise((resolve) => {
-    dialog.addEventListener("close", () => { sessionStorage.setItem(TOKEN, field.value.trim()); resolve(); }, { once: true });
-    field.value = "";
-    dialog.showModal();
-  });
+const sentence = (text) => (text ? text[0].toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".") : "");
+
+async function askToken() {
+  const field = byId("token");
+  field.value = "";
+  await ask(byId("login"));
+  sessionStorage.setItem(TOKEN, field.value.trim());
 }

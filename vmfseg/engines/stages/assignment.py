@@ -22,6 +22,8 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
+from vmfseg.networks.parts import bare_network
+
 __all__ = ["choose_assignment", "kernel_table"]
 
 #: Up to so many kernels the best assignment is found exactly.
@@ -37,7 +39,7 @@ def kernel_table(network: torch.nn.Module, loader: Any, num_classes: int, device
         num_classes: ``N``.
         device: where the network is.
     """
-    bare: Any = getattr(network, "module", network)
+    bare: Any = bare_network(network)
     bare.eval()
     table: torch.Tensor | None = None
     with torch.no_grad():

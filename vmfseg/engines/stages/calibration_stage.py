@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,13 @@ from vmfseg.model.predictor import Predictor
 from vmfseg.model.quality import QUALITY_FORMAT, typical_ranges
 from vmfseg.model.shift import SHIFT_FORMAT, ShiftReference
 from vmfseg.model.survey import group_subjects, survey
-from vmfseg.utils import atomic_path, atomic_write
-from vmfseg.utils.io import StrPath
+from vmfseg.model.temperature import fit_temperature
+from vmfseg.utils import atomic_write
+from vmfseg.utils.io import StrPath, copy_file
 
 __all__ = ["CalibrationStage", "trained_predictor", "validation_slices"]
 
+_TEMPERATURE_VOLUMES = 4
 _FILES = ("quality.json", "shift.json", "calibration.safetensors")
 
 
@@ -104,9 +106,13 @@ class CalibrationStage:
         if len(cases) < 2:
             say("quality: no labelled source volume to learn it on, so predictions get no predicted Dice")
             return
-        model = fit_quality(cases, typical=typical)
+        temperature, losses = fit_temperature(predictor, _spread(self.validation, _TEMPERATURE_VOLUMES))
+        model = replace(fit_quality(cases, typical=typical), temperature=temperature)
         clean = [case.dice for case in cases if case.level == 0]
         model.save(path, source_validation_dice=round(float(np.mean(clean)), 4), weights=weights)
+        if losses:
+            change = f"negative log-likelihood {losses[0]:.4f} -> {losses[1]:.4f}"
+            say(f"probabilities: temperature {temperature:.2f} ({change})")
         say(
             f"quality: predicted Dice is right to {model.error:.3f} on source validation and its corruptions "
             f"({model.volumes} volumes of {model.subjects} subjects)"
@@ -118,8 +124,7 @@ class CalibrationStage:
         for name in _FILES:
             place = Path(self.ckpt_dir) / name
             if (folder / name).is_file():
-                with atomic_path(place) as temporary:
-                    shutil.copyfile(folder / name, temporary)
+                copy_file(folder / name, place)
             else:
                 place.unlink(missing_ok=True)
 

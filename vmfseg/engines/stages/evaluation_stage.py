@@ -13,9 +13,10 @@ import torch
 from vmfseg.engines.prediction_evaluator import PredictionEvaluator
 from vmfseg.engines.stages.calibration_stage import trained_predictor
 from vmfseg.engines.stages.runner import say
-from vmfseg.metrics import SegmentationScores, format_table
-from vmfseg.utils import atomic_path, read_json
-from vmfseg.utils.io import StrPath
+from vmfseg.metrics import SegmentationScores
+from vmfseg.metrics.tables import format_table
+from vmfseg.utils import read_json
+from vmfseg.utils.io import StrPath, copy_file
 
 __all__ = ["EvaluationStage", "gather_scores"]
 
@@ -79,8 +80,7 @@ class EvaluationStage:
         target = Path(self.output_dir) if self.output_dir else folder
         if self.output_dir and target != folder:
             for name in ("metrics.json", "metrics.csv"):
-                with atomic_path(target / name) as temporary:
-                    temporary.write_bytes((folder / name).read_bytes())
+                copy_file(folder / name, target / name)
         say("")
         say(format_table(summary, plain=not sys.stdout.isatty()).rstrip())
         if summary["mean_dice"] is None:

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 from vmfseg.engines.stages.runner import say
-from vmfseg.handlers import load_tensors, save_tensors
+from vmfseg.handlers.checkpoint import load_tensors, save_tensors
 from vmfseg.networks import VMFMixture
+from vmfseg.networks.parts import bare_network
 from vmfseg.utils.seeds import torch_rng
 
 __all__ = ["KernelStage", "sample_features"]
@@ -32,8 +33,7 @@ def sample_features(
         border: feature pixels to leave out at each side.
         seed: of the positions.
     """
-    bare: Any = getattr(network, "module", network)
-    encoder = bare.encoder
+    encoder: Any = bare_network(network).encoder
     encoder.eval()
     vectors: list[torch.Tensor] = []
     generator = torch_rng(seed, "feature-positions")
@@ -52,7 +52,7 @@ class KernelStage:
     """Fit a :class:`VMFMixture` to features of source images and put its means into the kernels.
 
     The paper does not mention this step, every path of the reference code takes it (there on augmented images and
-    without a seed). ``enabled=False`` leaves the kernels as they were initialized.
+    without a seed).
 
     Args:
         networks: whose kernels are set; a single one or a list, which get the same kernels.
@@ -61,7 +61,6 @@ class KernelStage:
         per_image: feature vectors of each image.
         max_vectors: at most so many vectors in all.
         seed: of positions and mixture.
-        enabled: fit at all.
         fingerprint: what else decides the result.
     """
 
@@ -75,48 +74,30 @@ class KernelStage:
         per_image: int = 500,
         max_vectors: int = 200_000,
         seed: int = 0,
-        enabled: bool = True,
         fingerprint: Mapping[str, Any] | None = None,
     ) -> None:
         self.networks = [networks] if isinstance(networks, torch.nn.Module) else list(networks)
-        self.loader, self.device, self.per_image, self.max_vectors = (
-            loader,
-            torch.device(device),
-            per_image,
-            max_vectors,
-        )
-        self.seed, self.enabled = seed, enabled
-        self.fingerprint = {
-            "per_image": per_image,
-            "max_vectors": max_vectors,
-            "seed": seed,
-            "enabled": enabled,
-            **(fingerprint or {}),
-        }
+        self.loader, self.device, self.seed = loader, torch.device(device), seed
+        self.per_image, self.max_vectors = per_image, max_vectors
+        own = {"per_image": per_image, "max_vectors": max_vectors, "seed": seed}
+        self.fingerprint = {**own, **(fingerprint or {})}
 
     def run(self, folder: Path, resume: bool) -> Sequence[str]:
         """Fit and write ``kernels.pt``. The stage takes seconds, so there is nothing to resume."""
         kernels = self._kernels()[0]
-        result: dict[str, Any] = {"means": kernels.weight.detach().cpu().clone()}
-        if self.enabled:
-            vectors = sample_features(self.networks[0], self.loader, self.device, self.per_image, seed=self.seed)
-            if len(vectors) > self.max_vectors:
-                order = torch.randperm(len(vectors), generator=torch_rng(self.seed, "feature-subset"))
-                vectors = vectors[order[: self.max_vectors]]
-            mixture = VMFMixture(kernels.num_kernels, float(kernels.kappa), seed=self.seed).fit(vectors)
-            result = {
-                "means": mixture.means,
-                "weights": mixture.weights,
-                "log_likelihood": mixture.log_likelihoods[-1],
-                "vectors": len(vectors),
-            }
-            say(
-                f"kernels: {kernels.num_kernels} from {len(vectors)} feature vectors, "
-                f"log-likelihood {mixture.log_likelihoods[0]:.3f} -> {mixture.log_likelihoods[-1]:.3f} "
-                f"in {len(mixture.log_likelihoods)} iterations"
-            )
-        save_tensors(folder / "kernels.pt", result)
-        self._set(result["means"])
+        vectors = sample_features(self.networks[0], self.loader, self.device, self.per_image, seed=self.seed)
+        if len(vectors) > self.max_vectors:
+            order = torch.randperm(len(vectors), generator=torch_rng(self.seed, "feature-subset"))
+            vectors = vectors[order[: self.max_vectors]]
+        mixture = VMFMixture(kernels.num_kernels, float(kernels.kappa), seed=self.seed).fit(vectors)
+        found = mixture.log_likelihoods
+        result = {"means": mixture.means, "weights": mixture.weights, "log_likelihood": found[-1]}
+        save_tensors(folder / "kernels.pt", {**result, "vectors": len(vectors)})
+        say(
+            f"kernels: {kernels.num_kernels} from {len(vectors)} feature vectors, "
+            f"log-likelihood {found[0]:.3f} -> {found[-1]:.3f} in {len(found)} iterations"
+        )
+        self._set(mixture.means)
         return ["kernels.pt"]
 
     def load(self, folder: Path) -> None:
@@ -124,10 +105,8 @@ class KernelStage:
         self._set(load_tensors(folder / "kernels.pt")["means"])
 
     def _kernels(self) -> list[Any]:
-        return [getattr(network, "module", network).kernels for network in self.networks]
+        return [bare_network(network).kernels for network in self.networks]
 
     def _set(self, means: torch.Tensor) -> None:
-        if not self.enabled:  # every network keeps its own
-            return
         for kernels in self._kernels():
             kernels.set_kernels(means)

@@ -11,9 +11,10 @@ import torch
 from monai.engines.trainer import SupervisedTrainer
 
 from vmfseg.engines.stepping import follow_epochs, run_to_end
-from vmfseg.handlers import RunCheckpoint, load_tensors, save_tensors
-from vmfseg.networks import BackboneEncoder, ReconstructionUNet, VMFEncoder, load_encoder
+from vmfseg.handlers.checkpoint import RunCheckpoint, load_tensors, save_tensors
+from vmfseg.networks import BackboneEncoder, ReconstructionUNet, VMFEncoder
 from vmfseg.networks.parts import bare_network
+from vmfseg.networks.pretraining import load_encoder
 from vmfseg.utils.seeds import seeded
 
 __all__ = ["PretrainingStage", "image_to_image"]
@@ -22,13 +23,24 @@ __all__ = ["PretrainingStage", "image_to_image"]
 def image_to_image(
     batch: Mapping[str, Any], device: torch.device, non_blocking: bool = False, **kwargs: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the image as input and as target (``prepare_batch`` of MONAI's engines)."""
-    image: torch.Tensor = batch["image"].to(device=device, non_blocking=non_blocking, **kwargs)
-    return image, image
+    """Return the image as input, and as target with the motion behind it if there is any (``prepare_batch``).
+
+    A batch with ``target`` (:class:`vmfseg.transforms.PatchMask`) has another target than its image.
+    """
+    image, target, *motion = (
+        batch[key].to(device=device, non_blocking=non_blocking, **kwargs)
+        for key in ("image", "target" if "target" in batch else "image", "motion")
+        if key in batch
+    )
+    return image, torch.cat([target, *motion], dim=1)
 
 
 class PretrainingStage:
     r"""Train :class:`ReconstructionUNet` on unlabelled source images, :math:`\min |X - \hat X|_1`.
+
+    Batches may hide patches of the input (:class:`vmfseg.transforms.PatchMask`) and, with ``motion``, hold a map of how
+    much each pixel changes over the heart cycle, which is then predicted from the single image too,
+    :math:`\min |X - \hat X|_1 + |V - \hat V|_1`: who knows what will move has found the heart.
 
     It works on the encoder of the network itself, so nothing has to be carried over when the stage ends. The further
     networks of vMFPseudo get the same encoder, as in the reference code. Zero iterations leave all of
@@ -43,6 +55,7 @@ class PretrainingStage:
         decay: factor of the learning rate for each epoch (0.9 in the reference code).
         handlers: for the trainer (progress, clipping, finite checks).
         seed: of the decoder's initial weights.
+        motion: predict ``motion`` of the batches too.
         fingerprint: what else decides the result.
     """
 
@@ -58,8 +71,10 @@ class PretrainingStage:
         decay: float = 0.9,
         handlers: Sequence[Any] = (),
         seed: int = 0,
+        motion: bool = False,
         fingerprint: Mapping[str, Any] | None = None,
     ) -> None:
+        self.motion = motion
         self.encoders = [_encoder(n) for n in ([networks] if isinstance(networks, torch.nn.Module) else networks)]
         self.loader, self.iterations, self.device = loader, iterations, torch.device(device)
         self.learning_rate, self.decay, self.handlers, self.seed = learning_rate, decay, handlers, seed
@@ -68,6 +83,7 @@ class PretrainingStage:
             "learning_rate": learning_rate,
             "decay": decay,
             "seed": seed,
+            "motion": motion,
             **(fingerprint or {}),
         }
 
@@ -75,7 +91,7 @@ class PretrainingStage:
         """Pre-train and write ``encoder.pt``."""
         if self.iterations:
             with seeded(self.seed, "pretraining"):
-                unet = ReconstructionUNet(self.encoders[0]).to(self.device)
+                unet = ReconstructionUNet(self.encoders[0], int(self.motion)).to(self.device)
             optimizer = torch.optim.Adam(unet.parameters(), self.learning_rate)
             schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, self.decay)
             trainer = self._trainer(unet, optimizer, schedule)

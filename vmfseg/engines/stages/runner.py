@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,8 +22,9 @@ import torch
 
 from vmfseg.model.definitions import settings_of
 from vmfseg.model.weights import find_weights
-from vmfseg.utils import VmfError, read_json, sha256_bytes, sha256_file, write_json
-from vmfseg.utils.io import StrPath
+from vmfseg.utils import VmfError, read_json, sha256_file, write_json
+from vmfseg.utils.io import StrPath, sha256_bytes
+from vmfseg.utils.locks import locked_folder
 
 __all__ = ["Stage", "StageRunner", "say"]
 
@@ -64,7 +64,8 @@ class StageRunner:
         init: weights that the network started from; other weights are another run.
 
     Raises:
-        VmfError: VMF504 if another run works in the same folder.
+        VmfError: VMF390 if ``resume`` meets an interrupted run of other settings, VMF504 if another run works in the
+            same folder.
     """
 
     def __init__(
@@ -108,6 +109,8 @@ class StageRunner:
                 title = f"stage {index}/{len(folders)} {stage.name}"
                 done = not self.fresh and _complete(folder, digest)
                 going_on = self.resume and not self.fresh and folder.is_dir()
+                if self.resume and not self.fresh and not done and not folder.is_dir():
+                    _refuse_other(stage.name, folder)
                 _meet()
                 if done:
                     say(f"{title}: done already, taken from {folder}", self.rank)
@@ -129,20 +132,7 @@ class StageRunner:
         if self.rank:
             yield
             return
-        lock = self.output_dir / ".lock"
-        try:
-            self.output_dir.mkdir(parents=True, exist_ok=True)
-            stream = open(lock, "ab+", buffering=0)  # noqa: SIM115 - closed below; errors of the run itself are none of this lock's
-        except OSError as error:
-            raise VmfError(
-                "VMF502",
-                subject=str(self.output_dir),
-                rule="the output folder cannot be written",
-                found=error.strerror or type(error).__name__,
-                fix="check the permissions or pass --output_dir",
-            ) from error
-        with stream:
-            _take(stream, lock)
+        with locked_folder(self.output_dir):
             yield
 
 
@@ -164,6 +154,19 @@ def _remove_halves(folder: Path) -> None:
     for leftover in folder.glob(".vmfseg-*"):
         if leftover.is_file():
             leftover.unlink()
+
+
+def _refuse_other(name: str, folder: Path) -> None:
+    """Refuse to start anew where a run was to be resumed: the interrupted one of this stage had other settings."""
+    others = [path for path in folder.parent.glob(f"{name}-*") if path.is_dir() and not (path / "done.json").exists()]
+    if others:
+        raise VmfError(
+            "VMF390",
+            subject=str(folder.parent.parent),
+            rule="--resume goes on with an interrupted run of the same settings, and there is none",
+            found=f"stage {name} was interrupted with other settings ({others[0].name} instead of {folder.name})",
+            fix="give the settings and the data of that run, or leave out --resume to start anew beside it",
+        )
 
 
 def _digest(value: Any) -> str:
@@ -188,26 +191,3 @@ def _complete(folder: Path, digest: str) -> bool:
             _LOG.warning("%s is missing or damaged; the stage is done again", path)
             return False
     return True
-
-
-def _take(stream: Any, lock: Path) -> None:
-    try:
-        import fcntl
-    except ImportError:  # not a POSIX system: two runs in one folder are then up to the user
-        return
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # gone with the process, however it ends
-    except BlockingIOError as error:
-        stream.seek(0)
-        raise VmfError(
-            "VMF504",
-            subject=str(lock.parent),
-            rule="another run works in this output folder",
-            found=f"process {stream.read().decode().strip() or 'unknown'}",
-            fix="wait for it, or pass --output_dir",
-        ) from error
-    try:
-        stream.truncate(0)
-        stream.write(str(os.getpid()).encode())
-    except OSError:  # a full disk: the lock holds, only its owner is not written down
-        _LOG.warning("%s cannot be written", lock)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,15 +12,17 @@ import torch
 
 from vmfseg.data import SliceDataset
 from vmfseg.engines.stages.assignment import choose_assignment, kernel_table
+from vmfseg.engines.stages.cost import CostHandler
 from vmfseg.engines.stages.runner import say
 from vmfseg.engines.stepping import run_to_end
-from vmfseg.handlers import ModelSelection, RunCheckpoint, load_tensors
+from vmfseg.handlers import ModelSelection
+from vmfseg.handlers.checkpoint import RunCheckpoint, load_tensors
 from vmfseg.model.artifact import MODEL_FILES, Model
 from vmfseg.model.definitions import settings_of
 from vmfseg.networks import AssignmentHead, network_parts
 from vmfseg.networks.parts import bare_network
-from vmfseg.utils import VmfError, atomic_path, sha256_file
-from vmfseg.utils.io import StrPath
+from vmfseg.utils import VmfError, check_choice, sha256_file
+from vmfseg.utils.io import StrPath, copy_file
 
 __all__ = ["TrainingStage", "publish_model"]
 
@@ -44,9 +45,11 @@ class TrainingStage:
         ckpt_dir: folder of the model; empty for none.
         checkpoint_interval: epochs between two checkpoints.
         assignment_loader: labelled source slices, for networks whose kernels are assigned to classes.
-        source: the data, an :class:`vmfseg.data.Experiment`; its settings go into the manifest.
+        source: the data, an :class:`vmfseg.data.experiment.Experiment`; its settings go into the manifest.
         bundle: name of the bundle.
         version: of the bundle.
+        orientation: ``"any"`` if it was taught turned and mirrored slices, so that scans whose header has lost the
+            orientation can be segmented (:mod:`vmfseg.model.lost_orientation`).
         fingerprint: what decides the result beside the settings of the config.
 
     Attributes:
@@ -71,8 +74,11 @@ class TrainingStage:
         source: Any = None,
         bundle: str = "",
         version: str = "",
+        orientation: str = "header",
         fingerprint: Mapping[str, Any] | None = None,
     ) -> None:
+        check_choice("orientation", orientation, ("header", "any"))
+        self.orientation = orientation
         self.trainer, self.network, self.selection, self.state = trainer, network, selection, dict(state)
         self.preprocessing, self.postprocessing = preprocessing, postprocessing
         self.labels = {int(value): str(name) for value, name in labels.items()}
@@ -85,10 +91,18 @@ class TrainingStage:
         """Refuse what cannot be trained or built again, before any stage has run.
 
         Raises:
-            VmfError: VMF294 if the masks to learn from lack a class, VMF320 if network or transforms are not plain,
-                VMF350 if the network gives another number of classes.
+            VmfError: VMF100 if there is no step to train, VMF294 if the masks to learn from lack a class, VMF320 if
+                network or transforms are not plain, VMF350 if the network gives another number of classes.
             ValueError: a loss term has a weight but the network lacks the part it needs.
         """
+        if int(self.trainer.state.max_epochs) < 1:
+            raise VmfError(
+                "VMF100",
+                subject="max_iterations, max_epochs",
+                rule="a training needs at least one step",
+                found=f"{self.trainer.state.max_epochs} epochs",
+                fix="give a max_iterations of 1 or more",
+            )
         _check_classes(self.trainer)
         model = self._describe()
         blank = torch.zeros(2, model.channels, *model.image_size, device=self.trainer.state.device)
@@ -116,6 +130,9 @@ class TrainingStage:
         if getattr(loader, "unlabeled", None) is None:
             return
         batch = {"image": blank, "partner": parts.logits, "presence": torch.zeros(2, len(self.labels) - 1).bool()}
+        dataset = getattr(getattr(loader, "labeled", None), "dataset", None)
+        if isinstance(dataset, SliceDataset):
+            batch["domain"] = [dataset.domain(0)] * len(blank)
         if not self.trainer.loss_function(parts, batch):
             say("no term of the loss learns from unlabelled images: labelled batches alone are used")
             loader.unlabeled, loader.ratio = None, 0
@@ -131,6 +148,7 @@ class TrainingStage:
             state["scaler"] = self.trainer.stepper.scaler
         checkpoint = RunCheckpoint(folder, state, self.checkpoint_interval)
         checkpoint.attach(self.trainer)
+        CostHandler(folder / "cost.json", resume).attach(self.trainer)
         if resume:
             checkpoint.restore(self.trainer)
         run_to_end(self.trainer)
@@ -159,10 +177,10 @@ class TrainingStage:
 
     def _describe(self) -> Model:
         channels, *size = _image_shape(self.trainer.data_loader)
-        facts = {}
+        facts: dict[str, Any] = {"orientation": self.orientation}
         if self.source is not None:
-            about = {**self.source.fingerprint, "is_phantom": self.source.is_phantom}
-            facts["data"] = {**settings_of(self.source), **about}
+            settings = {key: value for key, value in settings_of(self.source).items() if key != "_target_"}
+            facts["data"] = {**settings, **self.source.fingerprint, "is_phantom": self.source.is_phantom}
         return Model.describe(
             self.network, self.preprocessing, self.postprocessing, self.labels, channels, size,
             name=self.bundle, version=self.version, facts=facts,
@@ -192,23 +210,32 @@ class TrainingStage:
 
 
 def publish_model(folder: Path, ckpt_dir: StrPath) -> None:
-    """Copy the model of a finished stage to ``ckpt_dir``.
+    """Copy the model of a finished stage to ``ckpt_dir``, with ``cost.json`` where there is one.
 
     A model that lies there and comes from no stage of this run's folder (one that was downloaded, say) is kept beside
-    as ``model.<checksum>.pt``, its manifest likewise.
+    as ``model.<checksum>.pt``; its manifest and what was learnt about it likewise.
     """
     target = Path(ckpt_dir)
-    known = {sha256_file(path) for path in folder.parent.glob("training-*/*") if path.is_file()}
-    for name in MODEL_FILES:
+    known = {sha256_file(path): path.parent for path in folder.parent.glob("*/*") if path.is_file()}
+    _say_replaced(folder, target, known)
+    for name in (*MODEL_FILES, "quality.json", "shift.json"):
         there = target / name
         if there.is_file() and (digest := sha256_file(there)) not in known:
             kept = there.with_name(f"{there.stem}.{digest[:8]}{there.suffix}")
             if not kept.exists():
-                with atomic_path(kept, overwrite=False) as temporary:
-                    shutil.copyfile(there, temporary)
+                copy_file(there, kept, overwrite=False)
                 say(f"{there} was not made by this run; it is kept as {kept.name}")
-        with atomic_path(there) as temporary:
-            shutil.copyfile(folder / name, temporary)
+    for name in (*MODEL_FILES, "cost.json"):
+        if (folder / name).is_file():
+            copy_file(folder / name, target / name)
+
+
+def _say_replaced(folder: Path, target: Path, known: Mapping[str, Path]) -> None:
+    """Say that the model of another configuration gives way, and where it is kept."""
+    there = target / "model.safetensors"
+    owner = known.get(sha256_file(there)) if there.is_file() else None
+    if owner not in (None, folder) and sha256_file(there) != sha256_file(folder / there.name):
+        say(f"{target}: the model there was trained with other settings; it gives way and is kept in {owner}")
 
 
 def _image_shape(loader: Any) -> tuple[int, ...]:

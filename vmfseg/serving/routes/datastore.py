@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from typing import Annotated, Any
 
+import numpy as np
 from fastapi import APIRouter, File, Form, Query, Response, UploadFile
 from fastapi.responses import FileResponse
 
@@ -47,20 +49,31 @@ def listing(service: Shared, output: Listing | None = None) -> dict[str, Any] | 
             "description": "",
             "images_dir": ".",
             "labels_dir": "labels",
-            "objects": {image: _entry(service, image) for image in service.studies.ids()},
+            "objects": _present(service, _entry),
         }
     if output is Listing.train:
-        labeled = [(image, service.labels.of_image(image).get(FINAL)) for image in service.studies.ids()]
-        root = service.studies.root
-        return [
-            {
-                "image": service.studies.get(image).path.relative_to(root).as_posix(),
-                "label": label.path.relative_to(root).as_posix(),
-            }
-            for image, label in labeled
-            if label is not None
-        ]
+        return [pair for pair in _present(service, _pair).values() if pair]
     return status(service)
+
+
+def _present(service: Service, describe: Callable[[Service, str], dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Describe all images but those that are removed meanwhile, by another client or in the folder."""
+    found = {}
+    for image in service.studies.ids():
+        try:
+            found[image] = describe(service, image)
+        except VmfError as error:
+            if error.code not in ("VMF181", "VMF182"):  # no such image, no such label
+                raise
+    return found
+
+
+def _pair(service: Service, image: str) -> dict[str, str]:
+    label, root = service.labels.of_image(image).get(FINAL), service.studies.root
+    if label is None:
+        return {}
+    path = service.studies.get(image).path
+    return {"image": path.relative_to(root).as_posix(), "label": label.path.relative_to(root).as_posix()}
 
 
 def _entry(service: Service, image: str) -> dict[str, Any]:
@@ -130,7 +143,8 @@ def get_image(service: Shared, image: Image) -> Response:
         return FileResponse(study.path, media_type=_BINARY, filename=name)
     with public_refusals(service, ImageInput(study.path, study.id)):
         scan = Scan.open(study.path)
-        content = encode_map(scan, scan.frame(0)[0].numpy(), ".nii.gz", "float32")
+        frames = np.stack([scan.frame(number)[0].numpy() for number in range(scan.num_frames)], axis=-1)
+        content = encode_map(scan, frames.reshape(scan.shape), ".nii.gz", "float32")
     return _attachment(content, f"{safe_stem(study.id)}.nii.gz")
 
 
@@ -157,7 +171,10 @@ def save_label(
     tag: Tag = FINAL,
     params: Info = "{}",
 ) -> dict[str, str]:
-    """Check a label and save it. An earlier one of the same tag is kept as a version."""
+    """Check a label and save it. An earlier one of the same tag is kept as a version.
+
+    A label of one frame of a cine needs ``frame`` in ``params`` (counted from 0); the frames saved before stay.
+    """
     info = parse_object("params", params)
     study, name = service.studies.get(image), check_plain("tag", tag or FINAL)
     with service.workspace.folder() as folder:

@@ -13,6 +13,7 @@ from vmfseg.serving.names import parse_object
 from vmfseg.serving.routes.infer import ImageInput, Shared, find_input, public_refusals
 from vmfseg.serving.served_models import ServedModel, find_model
 from vmfseg.serving.service import Service
+from vmfseg.serving.worklist import remember, summarize
 from vmfseg.visualize.kernel_maps import no_kernels
 
 __all__ = ["router"]
@@ -116,6 +117,8 @@ def _result(service: Service, model: ServedModel, source: ImageInput, given: Fra
         "shift": prediction.quality["shift"],
         "note": NOTE if has_kernels else "The network of this model has no vMF kernels, so there are no kernel maps.",
     }
+    if source.image and answer.frames == 1:  # the score of a cine is that of its worst frame
+        remember(service.labels, source.image, model, summarize(prediction.quality))
     return service.explanations.add(prediction.scan, prediction.labels, prediction.activations, facts).facts
 
 

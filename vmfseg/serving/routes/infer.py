@@ -22,7 +22,8 @@ from vmfseg.serving.service import Service, service_of
 from vmfseg.serving.store_training import OPTIONS
 from vmfseg.serving.strategies import STRATEGIES
 from vmfseg.serving.workspace import keep_upload
-from vmfseg.utils import VmfError, find_vmf_error
+from vmfseg.utils import VmfError
+from vmfseg.utils.errors import find_vmf_error
 
 __all__ = ["ImageInput", "find_input", "public_refusals", "router"]
 
@@ -68,7 +69,7 @@ def info(service: Shared) -> dict[str, Any]:
         trainer["options"] = sorted(OPTIONS)
     return {
         "name": "vmfseg",
-        "description": "Segmentation by von Mises-Fisher kernels",
+        "description": "MONAI Label-compatible server of vmfseg",
         "version": __version__,
         "labels": list(labels),
         "models": models,

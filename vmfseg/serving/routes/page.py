@@ -12,6 +12,7 @@ from fastapi.responses import FileResponse, HTMLResponse
 from jinja2 import Environment, PackageLoader, select_autoescape
 
 from vmfseg import __version__
+from vmfseg.serving.gate import client_address
 from vmfseg.serving.routes.infer import Shared
 from vmfseg.utils import VmfError
 
@@ -79,14 +80,17 @@ def auth(service: Shared) -> dict[str, Any]:
 
 @router.post("/auth/token", summary="Log in: any user name, the token as password")
 def login(
+    request: Request,
     service: Shared,
     password: Annotated[str, Form()],
     username: Annotated[str, Form()] = "",
     grant_type: Annotated[str, Form()] = "password",
 ) -> dict[str, str]:
     """Return the token, for the login window of 3D Slicer."""
-    token = service.options.token
+    token, client = service.options.token, client_address(request.scope)
+    service.attempts.check(client)
     if not token or not secrets.compare_digest(password.encode(), token.encode()):
+        service.attempts.failed(client)
         raise VmfError("VMF188", subject="password", rule="the server's token is needed", fix="ask who started it")
     return {"access_token": token, "token_type": "bearer"}
 

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""Find the organ in the whole field of view, so that the model's window lies on it.
+
+A model sees a window of fixed size; its preprocessing cuts it out of the middle of the plane. Here windows lie over all
+of the plane (neighbors overlap by a quarter or more), the network runs on some slices of each, and the probabilities of
+the foreground, :math:`1 - p_0`, are blended with the Gaussian weights of MONAI's sliding window. Of the connected parts
+in three dimensions where they exceed one half, the organ is the one with the largest
+:math:`e^{-|d|^2 / 2} \, z \sum_x (1 - p_0(x))`, with :math:`z` the share of the slices that it spans and :math:`d` the
+distance of its center from the middle of the plane in halves of the window: an organ goes on from slice to slice, what
+only looks like it does not, and scans are planned with the organ near the middle.
+
+The window in the middle stays, and with it every voxel of the result, where the organ lies inside it, by
+:data:`MARGIN` of its size away from every edge beyond which the plane goes on. Otherwise the window is moved to the
+middle of the organ. The result comes from this one window, as in training; what looks like the organ elsewhere, which
+the network never learnt to tell apart, is never part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from monai.inferers import SlidingWindowInferer
+from monai.utils import BlendMode
+from scipy import ndimage
+from torch.nn import functional as F
+
+from vmfseg.model.grid import FieldOfView, Shift
+
+__all__ = ["MARGIN", "Sight", "find_organ", "look_around", "searched_slices", "window_shift"]
+
+#: Of the window's size, between the organ and an edge beyond which the plane goes on.
+MARGIN = 1 / 16
+_SLICES = 8
+_OVERLAP = 0.25  # of the window, with its neighbors
+_PULL = 0.5  # of the window
+_EVERYWHERE = np.ones((3, 3, 3))
+
+
+@dataclass(frozen=True)
+class Sight:
+    """Where the model looked.
+
+    Attributes:
+        shift: of the chosen window from the middle of the plane, in pixels of the network.
+        moved_mm: the same in millimeters, to the right, anterior and superior.
+        looked_at: share of the scan's plane that some window showed to the network.
+        segmented: share of the scan's voxels in the chosen window.
+        slices: on how many slices the organ was searched; 0 if there was nothing to search.
+        cut: whether the organ runs over the edge of the chosen window while the plane goes on there.
+    """
+
+    shift: Shift = (0, 0)
+    moved_mm: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    looked_at: float = 1.0
+    segmented: float = 1.0
+    slices: int = 0
+    cut: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what ``quality.json`` says about it."""
+        return {
+            "looked_at": round(self.looked_at, 4),
+            "segmented": round(self.segmented, 4),
+            "slices_searched": self.slices,
+            "moved_mm": [round(step, 1) for step in self.moved_mm],
+            "cut_at_edge": self.cut,
+        }
+
+
+def look_around(
+    view: FieldOfView | None, network: Callable[[torch.Tensor], torch.Tensor], batch_size: int = 8
+) -> Sight:
+    """Look at the whole field of view and choose the window of the organ.
+
+    Args:
+        view: the plane with its window; ``None`` for a preprocessing that cuts no middle out.
+        network: gives the logits ``BNHW`` of slices ``BCHW``.
+        batch_size: slices at once; memory is bounded by it and by one map of the slices that are searched.
+    """
+    if view is None:
+        return Sight()
+    if all(reach <= MARGIN * window for reach, window in zip(view.reach, view.window, strict=True)):
+        share = view.share((0, 0))
+        return Sight(looked_at=share, segmented=share)
+    chosen = searched_slices(view.depth)
+    organ = find_organ(_chances(view, network, chosen, batch_size), view.window)
+    shift = window_shift(organ, view)
+    return Sight(
+        shift=shift,
+        moved_mm=view.millimeters(shift),
+        segmented=view.share(shift),
+        slices=len(chosen),
+        cut=organ is not None and not _inside(organ, view, shift, 0),
+    )
+
+
+def _chances(
+    view: FieldOfView, network: Callable[[torch.Tensor], torch.Tensor], chosen: Sequence[int], batch_size: int
+) -> npt.NDArray[np.float32]:
+    """Return the probability of the foreground in some slices of the plane, ``DHW``."""
+
+    def foreground(window: torch.Tensor) -> torch.Tensor:
+        slices = view.as_network_input(window[0])
+        logits = torch.cat([network(batch) for batch in slices.split(batch_size)])
+        inside = 1 - logits.float().softmax(dim=1)[:, :1]
+        if tuple(inside.shape[2:]) != view.window:  # a step after the central one changes the size
+            inside = F.interpolate(inside, size=view.window, mode="bilinear", align_corners=False)
+        return inside.permute(1, 2, 3, 0)[None]
+
+    tiles = SlidingWindowInferer((*view.window, -1), overlap=_OVERLAP, mode=BlendMode.GAUSSIAN)
+    blended: torch.Tensor = tiles(view.some_slices(chosen).as_tensor()[None], foreground)
+    return np.asarray(blended[0, 0].permute(2, 0, 1).numpy())
+
+
+def searched_slices(depth: int) -> list[int]:
+    """Return the slices of a stack on which the organ is searched, evenly spread.
+
+    Example:
+        >>> searched_slices(20)
+        [1, 3, 6, 8, 11, 13, 16, 18]
+    """
+    count = min(depth, _SLICES)
+    return [int((number + 0.5) * depth / count) for number in range(count)]
+
+
+def find_organ(
+    chances: npt.NDArray[np.float32], window: tuple[int, int], pull: float = _PULL
+) -> tuple[slice, slice] | None:
+    """Return the rows and columns of the connected part that is the organ; ``None`` if there is no foreground.
+
+    Args:
+        chances: probability of the foreground, ``DHW``.
+        window: size of the window.
+        pull: standard deviation of the weight of the middle, in windows.
+    """
+    parts, count = ndimage.label(chances > 0.5, _EVERYWHERE)
+    if not count:
+        return None
+    numbers = np.arange(1, count + 1)
+    masses = ndimage.sum_labels(chances, parts, numbers)
+    centers = np.array(ndimage.center_of_mass(chances, parts, numbers))[:, 1:]
+    distances = (centers - np.array(chances.shape[1:]) / 2) / np.array(window)
+    boxes = ndimage.find_objects(parts)
+    spans = np.array([box[0].stop - box[0].start for box in boxes]) / len(chances)
+    weights = np.exp(-0.5 * (distances**2).sum(axis=1) / pull**2)
+    _, rows, columns = boxes[int(np.argmax(masses * spans * weights))]
+    return rows, columns
+
+
+def window_shift(organ: tuple[slice, slice] | None, view: FieldOfView) -> Shift:
+    """Return the shift of the window: none where the organ lies well inside the window in the middle."""
+    if organ is None or _inside(organ, view, (0, 0), MARGIN):
+        return (0, 0)
+    moved = []
+    for part, size, window, reach in zip(organ, view.plane.shape[1:3], view.window, view.reach, strict=True):
+        middle = int(size) // 2 - window // 2 + window / 2
+        moved.append(int(np.clip(round((part.start + part.stop) / 2 - middle), -reach, reach)))
+    return moved[0], moved[1]
+
+
+def _inside(organ: tuple[slice, slice], view: FieldOfView, shift: Shift, margin: float) -> bool:
+    """Tell whether a window shows the organ with a margin towards the edges beyond which the plane goes on."""
+    for part, span, size, window in zip(organ, view.spans(shift), view.plane.shape[1:3], view.window, strict=True):
+        least = margin * window
+        low, high = part.start - span.start, span.stop - part.stop
+        if (span.start > 0 and low < max(least, 1)) or (span.stop < size and high < max(least, 1)):
+            return False
+    return True

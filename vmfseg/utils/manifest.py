@@ -49,10 +49,8 @@ def nnunet_versions() -> dict[str, str]:
 @lru_cache
 def _versions_there(python: str, names: tuple[str, ...]) -> dict[str, str]:
     """Return what :func:`installed_versions` would in the environment of another interpreter."""
-    code = "import json, sys; from importlib import metadata as m; " + (
-        "have = {d.metadata['Name']: d.version for d in m.distributions()}; "
-        "print(json.dumps({n: have.get(n, 'absent') for n in sys.argv[1:]}))"
-    )
+    found = "next((d.version for d in m.distributions(name=n)), 'absent')"
+    code = f"import json, sys, importlib.metadata as m; print(json.dumps({{n: {found} for n in sys.argv[1:]}}))"
     try:
         done = subprocess.run([python, "-c", code, *names], capture_output=True, text=True, check=True)  # noqa: S603
         return dict(json.loads(done.stdout))

@@ -204,13 +204,7 @@ class QualityModel:
             if not all(math.isfinite(value) for value in numbers) or used - set(model.scale):
                 raise ValueError("numbers are missing or not finite")
         except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
-            raise VmfError(
-                "VMF338",
-                subject=str(path),
-                rule="the file must be a quality model of vmfseg",
-                found=str(error),
-                fix="train the bundle again, or remove the file to segment without predicted Dice",
-            ) from error
+            raise VmfError("VMF338", subject=str(path), found=str(error)) from error
         return model
 
     def save(self, path: StrPath, **facts: Any) -> None:

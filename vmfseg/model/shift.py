@@ -133,13 +133,7 @@ class ShiftReference:
             if table.shape != (len(reference.domains), len(reference.names)) or not np.isfinite(table).all():
                 raise ValueError("the table has gaps")
         except (KeyError, TypeError, ValueError) as error:
-            raise VmfError(
-                "VMF341",
-                subject=str(path),
-                rule="the file must hold source statistics of vmfseg",
-                found=str(error),
-                fix="train the bundle again with its calibration stage",
-            ) from error
+            raise VmfError("VMF341", subject=str(path), found=str(error)) from error
         return reference
 
     def save(self, path: StrPath, **facts: Any) -> None:

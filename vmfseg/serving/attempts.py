@@ -49,13 +49,7 @@ class Attempts:
         with self._lock:
             recent = self._recent(client)
         if len(recent) >= self.limit:
-            raise VmfError(
-                "VMF562",
-                subject="token",
-                rule="too many wrong tokens",
-                found=f"{len(recent)} within {self.seconds:g} seconds",
-                fix="wait a minute, and ask for the token who started the server",
-            )
+            raise VmfError("VMF562", subject="token", found=f"{len(recent)} within {self.seconds:g} seconds")
 
     def _recent(self, client: str) -> list[float]:
         start = time.monotonic() - self.seconds

@@ -33,7 +33,7 @@ def check_frame(frame: Any, frames: int) -> int:
         found = repr(frame)[:40]
         raise VmfError("VMF185", subject="frame", rule="must be a whole number", found=found, fix=fix)
     if not 0 <= frame < frames:
-        raise VmfError("VMF235", subject="frame", rule="the frame must exist", found=f"frame {frame}", fix=fix)
+        raise VmfError("VMF235", subject="frame", found=f"frame {frame}", fix=fix)
     return frame
 
 

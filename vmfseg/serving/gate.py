@@ -118,8 +118,7 @@ class Gate:
             return Refusal(self._too_large(f"{int(length)} bytes"))
         kind = headers.get("content-type", "").split(";")[0].strip().lower()
         if kind and scope["method"] in ("PUT", "POST") and path.startswith(_FORMS) and kind not in _FORM_TYPES:
-            fix = "send multipart/form-data"
-            return Refusal(VmfError("VMF194", subject="Content-Type", rule="a form is expected", found=kind, fix=fix))
+            return Refusal(VmfError("VMF194", subject="Content-Type", found=kind))
         return None
 
     def _wrong_token(self, scope: Scope, headers: Headers) -> Refusal:
@@ -159,7 +158,7 @@ class Gate:
 
     def _too_large(self, found: str) -> VmfError:
         limit = f"a request must not exceed {self.rules.max_upload} bytes"
-        return VmfError("VMF190", subject="upload", rule=limit, found=found, fix="start the server with --max-upload")
+        return VmfError("VMF190", subject="upload", rule=limit, found=found)
 
     def _log(self, scope: Scope, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", "-")
@@ -183,22 +182,15 @@ def _no_token() -> VmfError:
     return VmfError(
         "VMF188",
         subject="Authorization",
-        rule="the server's token is needed",
         found="none, or another",
         fix="send Authorization: Bearer TOKEN; in 3D Slicer log in with the token as password",
     )
 
 
 def _other_host(found: str) -> VmfError:
-    return VmfError(
-        "VMF189",
-        subject="request",
-        rule="only this machine's own programs and pages are served",
-        found=found[:80] or "no host",
-        fix="open http://127.0.0.1:PORT, or start the server with --token",
-    )
+    return VmfError("VMF189", subject="request", found=found[:80] or "no host")
 
 
 def _too_slow(size: int) -> VmfError:
     found = f"{size} bytes so far"
-    return VmfError("VMF191", subject="upload", rule="the body came too slowly", found=found, fix="send it again")
+    return VmfError("VMF191", subject="upload", found=found)

@@ -80,8 +80,7 @@ class LabelStore:
         label = self._find(study.id, tag)
         if label is None:
             there = ", ".join(self.of_image(study.id)) or "none"
-            fix = "save one by PUT /datastore/label"
-            raise VmfError("VMF182", subject=f"{image}, tag {tag}", rule="there is no such label", found=there, fix=fix)
+            raise VmfError("VMF182", subject=f"{image}, tag {tag}", found=there)
         return label
 
     def save(self, image: str, tag: str, file: Path, suffix: str, info: Mapping[str, Any]) -> Label:

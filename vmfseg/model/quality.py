@@ -156,7 +156,7 @@ class QualityModel:
         sizes: smallest and largest volume of every class there, in milliliters.
         interval: 5 % and 95 % quantile of truth minus prediction on subjects that the fit did not see, or empty.
         structures: ``intercept``, ``weights``, ``error`` and ``interval`` of every class, by name.
-        temperature: by which logits are divided for calibrated probabilities, see :mod:`vmfseg.model.temperature`.
+        temperature: by which logits are divided for calibrated probabilities, see :mod:`vmfseg.model.calibration`.
 
     Example:
         >>> model = QualityModel({"entropy": 0.1}, {"entropy": 0.05}, {"entropy": -0.1}, 0.85, 0.05)

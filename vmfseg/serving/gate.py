@@ -7,19 +7,20 @@ import hashlib
 import logging
 import re
 import secrets
+import threading
 import time
 from asyncio import wait_for
+from collections import OrderedDict
 from dataclasses import dataclass
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from vmfseg.serving.attempts import Attempts
 from vmfseg.serving.http_errors import Refusal, refusal_response
 from vmfseg.utils import VmfError
 
-__all__ = ["Gate", "GateRules", "client_address"]
+__all__ = ["Attempts", "Gate", "GateRules", "client_address"]
 
 logger = logging.getLogger("vmfseg.serving")
 
@@ -194,3 +195,48 @@ def _other_host(found: str) -> VmfError:
 def _too_slow(size: int) -> VmfError:
     found = f"{size} bytes so far"
     return VmfError("VMF191", subject="upload", found=found)
+
+
+_MAX_CLIENTS = 10_000
+
+
+class Attempts:
+    """Wrong tokens by client.
+
+    Args:
+        limit: wrong tokens that a client may send within ``seconds``.
+        seconds: after which a wrong token is forgotten.
+
+    Example:
+        >>> attempts = Attempts(limit=1)
+        >>> attempts.check("10.0.0.7")
+        >>> attempts.failed("10.0.0.7")
+        >>> attempts.check("10.0.0.7")
+        Traceback (most recent call last):
+        vmfseg.utils.errors.VmfError: error VMF562: too many wrong tokens...
+    """
+
+    def __init__(self, limit: int = 10, seconds: float = 60.0) -> None:
+        self.limit, self.seconds = limit, seconds
+        self._times: OrderedDict[str, list[float]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def failed(self, client: str) -> None:
+        """Note a wrong token."""
+        with self._lock:
+            recent = [*self._recent(client), time.monotonic()][-self.limit :]
+            self._times[client] = recent
+            self._times.move_to_end(client)
+            while len(self._times) > _MAX_CLIENTS:
+                self._times.popitem(last=False)
+
+    def check(self, client: str) -> None:
+        """Refuse a client with too many wrong tokens (VMF562)."""
+        with self._lock:
+            recent = self._recent(client)
+        if len(recent) >= self.limit:
+            raise VmfError("VMF562", subject="token", found=f"{len(recent)} within {self.seconds:g} seconds")
+
+    def _recent(self, client: str) -> list[float]:
+        start = time.monotonic() - self.seconds
+        return [moment for moment in self._times.get(client, []) if moment > start]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The four parts of the data of a run, as rows that MONAI's transforms take."""
+"""The four parts of the data of a run, as rows that MONAI's transforms take; with or without a phantom."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Interleave labeled and unlabeled batches of any two loaders."""
+"""Loaders that combine loaders: labeled and unlabeled batches in turn, or several loaders by stated shares."""
 
 from __future__ import annotations
 

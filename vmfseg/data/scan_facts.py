@@ -141,7 +141,7 @@ def by_domain(facts: Sequence[ScanFacts]) -> dict[str, list[ScanFacts]]:
 
 
 def refuse_isotropic(facts: Sequence[ScanFacts]) -> None:
-    """Refuse volumes of cubes: networks of this package look at slices.
+    """Refuse isotropic volumes: networks of this package look at slices.
 
     Raises:
         VmfError: VMF242.

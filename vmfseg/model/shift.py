@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Is this scanner one that the model knows? A test of what scans look like to the network, subject by subject.
+r"""Domain shift test: do scans look to the network like those of its source, subject by subject?
 
 Of every subject a few statistics are kept, see :func:`vmfseg.model.prediction.volume_statistics`. With source
 subjects of domain :math:`d`, their mean :math:`\mu_d`, the spread :math:`s` of subjects within domains, :math:`n` new

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Middleware that checks token, host, size and speed of requests and sets security headers."""
+"""Middleware that checks token, host, size and speed of requests, counts wrong tokens and sets security headers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labels of the studies, ``labels/TAG/ID.nii.gz`` as in MONAI Label; earlier versions are kept.
+"""Labels of the studies, ``labels/TAG/ID.nii.gz`` as in MONAI Label; versions are kept, frames of a cine together.
 
 The newest label of an image and tag has the plain name; those before it are kept, numbered, in
 ``.vmfseg/versions/TAG``.

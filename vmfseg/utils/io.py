@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one writer: a file is either the old one or the complete new one, whatever happens in between.
+"""Atomic writing of files: a file is either the old one or the complete new one, whatever happens in between.
 
 :func:`atomic_path` hands out a temporary file beside the target; when the block ends well, the file is flushed to disk
 and renamed over the target in one step (``os.replace``), otherwise it is removed and the target stays as it was.

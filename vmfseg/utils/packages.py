@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packages that only some users need."""
+"""Versions of installed packages, and import of the optional ones."""
 
 from __future__ import annotations
 

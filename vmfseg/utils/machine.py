@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What there is to work with: Python, libraries, devices, memory, disk, and a cache folder that can be written."""
+"""Inspect the machine: Python, libraries, devices, memory, disk, and whether the cache folder can be written."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from vmfseg import __version__
-from vmfseg.utils.manifest import installed_versions
 from vmfseg.utils.memory import available_memory
+from vmfseg.utils.packages import installed_versions
 
 __all__ = ["inspect_machine", "usable_cores"]
 

@@ -1,19 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Versions of installed packages, and import of the optional ones."""
+"""Import of packages that only some users need."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
-import platform
-from collections.abc import Iterable
-from importlib import metadata
 from typing import Any
 
-from vmfseg import __version__
 from vmfseg.utils import VmfError
 
-__all__ = ["check_package", "installed_versions", "library_versions", "require_package"]
+__all__ = ["check_package", "require_package"]
 
 #: The extra that installs a module; "export" for all others.
 _EXTRAS = {
@@ -55,27 +51,3 @@ def check_package(module: str) -> None:
 def _missing(module: str, found: str) -> VmfError:
     extra = _EXTRAS.get(module.partition(".")[0], "export")
     return VmfError("VMF530", subject=module, found=found, fix=f"pip install 'vmfseg[{extra}]'")
-
-
-_LIBRARIES = ("torch", "monai", "pytorch-ignite", "numpy", "scipy", "nibabel", "itk")
-
-
-def library_versions() -> dict[str, str]:
-    """Return the versions of Python, vmfseg and the libraries whose code decides the figures."""
-    return {"python": platform.python_version(), "vmfseg": __version__, **installed_versions(_LIBRARIES)}
-
-
-def installed_versions(names: Iterable[str]) -> dict[str, str]:
-    """Return the versions of packages, ``"absent"`` for one that is not installed.
-
-    Example:
-        >>> installed_versions(["no-such-package"])
-        {'no-such-package': 'absent'}
-    """
-    versions = {}
-    for name in names:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            versions[name] = "absent"
-    return versions

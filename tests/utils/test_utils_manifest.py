@@ -2,7 +2,7 @@
 from importlib import metadata
 
 import vmfseg
-from vmfseg.utils.packages import library_versions
+from vmfseg.utils.manifest import library_versions
 
 
 def test_versions_are_those_installed():

@@ -35,7 +35,8 @@ from vmfseg.utils import (
     write_json,
 )
 from vmfseg.utils.io import StrPath, copy_file, refuse_existing
-from vmfseg.utils.packages import library_versions, require_package
+from vmfseg.utils.manifest import library_versions
+from vmfseg.utils.packages import require_package
 
 __all__ = ["FORMATS", "ExportReport", "calibration_slices", "export_bundle"]
 

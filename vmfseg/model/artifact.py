@@ -34,7 +34,7 @@ from vmfseg.model.weights import fill_network, find_weights, read_tensors, weigh
 from vmfseg.networks.parts import bare_network
 from vmfseg.utils import VmfError, atomic_write, did_you_mean, read_json, sha256_file, write_json
 from vmfseg.utils.io import StrPath
-from vmfseg.utils.packages import library_versions
+from vmfseg.utils.manifest import library_versions
 
 __all__ = ["MODEL_FILES", "Model", "find_bundle"]
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from vmfseg.utils import VmfError, read_json, sha256_file, write_json
 from vmfseg.utils.errors import find_vmf_error
-from vmfseg.utils.packages import library_versions, nnunet_versions
+from vmfseg.utils.manifest import library_versions, nnunet_versions
 
 __all__ = [
     "ATTEMPT",

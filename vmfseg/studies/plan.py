@@ -30,7 +30,7 @@ from vmfseg.studies.study_file import Study
 from vmfseg.studies.study_parts import Cell, Method
 from vmfseg.utils import VmfError, did_you_mean, sha256_file, write_json
 from vmfseg.utils.io import sha256_bytes
-from vmfseg.utils.packages import library_versions, nnunet_versions
+from vmfseg.utils.manifest import library_versions, nnunet_versions
 
 __all__ = ["Plan", "Run"]
 

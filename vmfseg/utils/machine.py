@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from vmfseg import __version__
+from vmfseg.utils.manifest import installed_versions
 from vmfseg.utils.memory import available_memory
-from vmfseg.utils.packages import installed_versions
 
 __all__ = ["inspect_machine", "usable_cores"]
 

@@ -62,6 +62,9 @@ def segment(
     overlay: Annotated[
         str | None, typer.Option(metavar="png", help="Write a picture of the outlines on the slices too.")
     ] = None,
+    adapt: Annotated[
+        str, typer.Option(help="Adapt to each frame: bn (batch norm) or reconstruction; a copy, nothing is kept.")
+    ] = "none",
     backend: Annotated[
         str, typer.Option(help="torch, or onnx, openvino, openvino-int8 after vmfseg export.")
     ] = "torch",
@@ -106,10 +109,14 @@ def segment(
     from vmfseg.model.inputs import plan_jobs
     from vmfseg.model.predictor import Predictor
     from vmfseg.model.segment import Extra, SegmentOptions
+    from vmfseg.model.scan_adaptation import ADAPTATIONS
     from vmfseg.utils.packages import require_package
     from vmfseg.visualize.overlay import draw_overlay
     from vmfseg.visualize.summary_table import check_summary, write_summary
 
+    check_choice("--adapt", adapt, ADAPTATIONS)
+    if adapt != "none" and backend != "torch":
+        raise ValueError(f"--adapt must be none with --backend {backend}, got {adapt}. Use --backend torch.")
     if overlay is not None:
         check_choice("--overlay", overlay, ("png",))
     if prefer is not None:
@@ -134,6 +141,7 @@ def segment(
         frames=frames,
         probabilities=probabilities,
         activations=activations and predictor.has_kernels,
+        adapt=adapt,
         overlay=None if overlay is None else draw_overlay,
         extras=tuple(
             extra

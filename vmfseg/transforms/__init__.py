@@ -3,14 +3,19 @@
 
 from .annotation import AsClassesd, MaskUnannotatedd
 from .augment import BatchAugment
+from .copy_paste import BidirectionalCopyPaste
 from .intensity import PercentileNormalized
 from .patch_mask import PatchMask
+from .random_contrast import BatchCompose, GINAugment
 from .slice_space import slice_space_transforms
 from .spatial import InPlaneSpacingd, ToSliceStackd
 
 __all__ = [
     "AsClassesd",
     "BatchAugment",
+    "BatchCompose",
+    "BidirectionalCopyPaste",
+    "GINAugment",
     "InPlaneSpacingd",
     "MaskUnannotatedd",
     "PatchMask",

@@ -143,8 +143,9 @@ def trained_by_reconstruction(
             f"{type(network).__name__}. Use bn, or VMFNet with reconstruct=True."
         )
     twin = copy.deepcopy(network).eval().requires_grad_(False).to(slices.device)
+    composer: Any = twin.composer
     norms = [module for module in twin.encoder.modules() if isinstance(module, _BatchNorm) and module.affine]
-    free = [p for module in (*norms, twin.composer) for p in module.parameters()]
+    free = [p for module in (*norms, composer) for p in module.parameters()]
     for parameter in free:
         parameter.requires_grad_(True)
     optimizer = torch.optim.Adam(free, lr=learning_rate)
@@ -153,7 +154,7 @@ def trained_by_reconstruction(
     for step in range(steps):
         batch = parts[step % len(parts)]
         features = twin.encoder(batch)
-        image = twin.composer(twin.kernels(features), twin.kernels.unit_kernels())
+        image = composer(twin.kernels(features), twin.kernels.unit_kernels())
         loss = (image - batch).abs().mean() - twin.kernels.cosine(features).amax(dim=1).mean()
         optimizer.zero_grad()
         loss.backward()

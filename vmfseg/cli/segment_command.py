@@ -108,8 +108,8 @@ def segment(
     from vmfseg.model.foreground_box import BOX_NAMES, box_files
     from vmfseg.model.inputs import plan_jobs
     from vmfseg.model.predictor import Predictor
-    from vmfseg.model.segment import Extra, SegmentOptions
     from vmfseg.model.scan_adaptation import ADAPTATIONS
+    from vmfseg.model.segment import Extra, SegmentOptions
     from vmfseg.utils.packages import require_package
     from vmfseg.visualize.overlay import draw_overlay
     from vmfseg.visualize.summary_table import check_summary, write_summary

@@ -29,8 +29,8 @@ from vmfseg.model.plausibility import plausibility
 from vmfseg.model.prediction import FramePrediction, Prediction
 from vmfseg.model.quality import QualityModel, SignalCollector, native_noise
 from vmfseg.model.scan import Scan
-from vmfseg.model.shift import ShiftReference
 from vmfseg.model.scan_adaptation import adapt_to
+from vmfseg.model.shift import ShiftReference
 from vmfseg.model.verdict import judge
 from vmfseg.model.weights import is_about, tensors_digest
 from vmfseg.networks import VMFNet

@@ -6,8 +6,8 @@ import pytest
 import torch
 from scipy.stats import entropy
 
-from vmfseg.losses import ActivationConsistencyLoss, KernelVote, MaskedCrossEntropyLoss, MaskedDiceLoss, VMFLoss
-from vmfseg.losses.pseudo_labels import largest_components
+from vmfseg.losses import ActivationConsistencyLoss, MaskedCrossEntropyLoss, MaskedDiceLoss, VMFLoss
+from vmfseg.losses.pseudo_labels import KernelVote, largest_components
 from vmfseg.networks import VMFParts
 from vmfseg.transforms.copy_paste import Pasted
 

@@ -4,7 +4,8 @@
 import torch
 
 from vmfseg.methods import SegmentationUNet
-from vmfseg.networks import MixStyle, VMFNet
+from vmfseg.networks import VMFNet
+from vmfseg.networks.mix_style import MixStyle
 
 
 def test_each_image_gets_statistics_between_its_own_and_those_of_another():

@@ -45,10 +45,10 @@ class CopyPasteLever(Lever):
     r"""Replace every unlabelled batch by a mix with the labelled batch before it, labels of a teacher pasted alike.
 
     Bidirectional copy-paste (BCP): the pseudo-label of an unlabelled image is the teacher's argmax, the largest
-    component of each class; a :class:`vmfseg.losses.KernelVote` may say which pixels of it count, or ``confidence``.
-    For the first ``warm_up`` of the training, when the teacher knows nothing, labelled images are pasted on labelled
-    ones of another domain instead. All terms of the loss that need no label apply to the mixed images; ``copy_paste``
-    finds the labels as ``batch["pasted"]``.
+    component of each class; a :class:`vmfseg.losses.pseudo_labels.KernelVote` may say which pixels of it count, or
+    ``confidence``. For the first ``warm_up`` of the training, when the teacher knows nothing, labelled images are
+    pasted on labelled ones of another domain instead. All terms of the loss that need no label apply to the mixed
+    images; ``copy_paste`` finds the labels as ``batch["pasted"]``.
 
     Its state is that of the teacher and of the vote; give it to the checkpoint. The labelled batch is not part of it:
     an epoch must begin with one, as those of :class:`vmfseg.data.InterleavedLoader` do.

@@ -6,13 +6,11 @@ from .compound import VMFLoss
 from .consistency import ActivationConsistencyLoss
 from .cross_pseudo import CrossPseudoLoss
 from .presence import PresenceLoss
-from .pseudo_labels import KernelVote
 from .segmentation import MaskedCrossEntropyLoss, MaskedDiceLoss
 
 __all__ = [
     "ActivationConsistencyLoss",
     "CrossPseudoLoss",
-    "KernelVote",
     "MaskedCrossEntropyLoss",
     "MaskedDiceLoss",
     "PresenceLoss",

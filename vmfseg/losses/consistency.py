@@ -37,7 +37,9 @@ class ActivationConsistencyLoss(nn.Module):
             raise ValueError(
                 f"views must be two or more tensors of one shape, got {[tuple(view.shape) for view in views]}."
             )
-        stacked = torch.stack([view.float() for view in views]).clamp_min(1e-8)
+        stacked = torch.stack(list(views))
+        stacked = stacked.float() if stacked.dtype in (torch.float16, torch.bfloat16) else stacked
+        stacked = stacked.clamp_min(1e-8)
         center = stacked.detach().mean(dim=0)
         divergence = (stacked * (stacked.log() - center.log())).sum(dim=2)  # VBhw
         if valid is None:

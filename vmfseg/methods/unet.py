@@ -34,7 +34,7 @@ class SegmentationUNet(nn.Module):
         out_channels: ``N``, background first.
         channels: widths of the encoder.
         seed: of the initial weights, independent of torch's global generator; ``None`` uses that one.
-        mix_style: probability of :class:`vmfseg.networks.MixStyle` in the encoder.
+        mix_style: probability of :class:`vmfseg.networks.mix_style.MixStyle` in the encoder.
 
     Example:
         >>> SegmentationUNet(channels=(4, 8, 8))(torch.rand(2, 1, 16, 16)).shape

@@ -5,7 +5,6 @@ from .composer import VMFComposer
 from .encoder import BackboneEncoder, VMFEncoder
 from .heads import AssignmentHead, PresenceHead, SegmentationHead
 from .kernels import VMFKernels
-from .mix_style import MixStyle
 from .mixture import VMFMixture
 from .parts import VMFParts, network_parts
 from .pretraining import ReconstructionUNet
@@ -14,7 +13,6 @@ from .vmf_net import VMFNet
 __all__ = [
     "AssignmentHead",
     "BackboneEncoder",
-    "MixStyle",
     "PresenceHead",
     "ReconstructionUNet",
     "SegmentationHead",

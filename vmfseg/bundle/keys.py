@@ -135,7 +135,8 @@ def check_knobs(config: Mapping[str, Any], places: Mapping[str, str] | None = No
 
 def check_knob(name: str, value: Any, place: str = "") -> None:
     """Refuse one setting (VMF100, or VMF315 if a file is its place); names that have no rule pass."""
-    rule, found, fix = "", repr(value)[:80], "give another value"
+    rule, found = "", repr(value)[:80]
+    fix = f"correct the value in the file, or give another by --{name}" if place else "give another value"
     if name in _WHOLE:
         low, high = _WHOLE[name]
         if not _is_number(value) or not low <= value <= high or value != int(value):
@@ -152,11 +153,9 @@ def check_knob(name: str, value: Any, place: str = "") -> None:
             usable_device(value)
         except ValueError as error:
             rule, found, fix = "there", str(error), "--device cpu"
-    if rule and place:
-        fix = fix if name == "device" else f"correct the value in the file, or give another by --{name}"
-        raise VmfError("VMF315", subject=f"{place}: {name}", rule=f"{name} must be {rule}", found=found, fix=fix)
     if rule:
-        raise VmfError("VMF100", subject=f"--{name}", rule=f"{name} must be {rule}", found=found, fix=fix)
+        code, subject = ("VMF315", f"{place}: {name}") if place else ("VMF100", f"--{name}")
+        raise VmfError(code, subject=subject, rule=f"{name} must be {rule}", found=found, fix=fix)
 
 
 def _is_number(value: Any) -> bool:

@@ -6,13 +6,9 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import nibabel as nib
-import numpy as np
 
 from vmfseg.data.findings import DataWarning
 from vmfseg.data.reader import clear_cache
@@ -21,7 +17,6 @@ from vmfseg.model.artifact import find_bundle
 from vmfseg.model.prediction import Prediction
 from vmfseg.model.scan import Scan
 from vmfseg.serving.names import check_plain
-from vmfseg.serving.workspace import Workspace
 from vmfseg.utils import VmfError, did_you_mean, read_json
 from vmfseg.utils.io import StrPath
 from vmfseg.visualize.figure_style import class_color
@@ -87,13 +82,6 @@ class ServedModel:
         """Return value, name and color of every class."""
         names = self.predictor.labels
         return [{"value": v, "name": name, "color": class_color(v) if v else ""} for v, name in sorted(names.items())]
-
-    def warm_up(self, workspace: Workspace) -> None:
-        """Segment noise once: what is imported and set up by the first scan then holds up no answer."""
-        noise = np.random.default_rng(0).integers(1, 900, (48, 48, 2)).astype(np.int16)
-        with workspace.folder() as folder, suppress(VmfError):  # a model of several channels takes no single image
-            nib.save(nib.Nifti1Image(noise, np.diag([2.0, 2.0, 8.0, 1.0])), folder / "noise.nii.gz")
-            self.answer(folder / "noise.nii.gz", "noise", {})
 
     def answer(
         self, image: Path, name: str, params: Mapping[str, Any], *, frame: int | None = None, activations: bool = False

@@ -95,8 +95,6 @@ def serve(
     try:
         models = load_models(bundles, chosen.device, batch_size=batch_size, trust=trust)
         service = Service(models, ImageIndex(studies), chosen)
-        for model in models.values():
-            model.warm_up(service.workspace)
         _answer_promptly()
         logging.getLogger("vmfseg.serving").setLevel(logging.INFO)
         shown = f"[{host}]" if ":" in host else host

@@ -125,7 +125,7 @@ def test_a_name_below_bundles_is_enough_and_no_bundle_is_named(tmp_path, monkeyp
     assert RUNNER.invoke(app, ["bundle", "check", "vmfnet_mnms"]).exit_code == 0
     result = RUNNER.invoke(app, ["bundle", "check", "nothing_here"])
     assert result.exit_code == 4
-    assert "VMF318: this is no bundle" in result.output
+    assert "VMF318: the folder or archive is no bundle" in result.output
 
 
 def test_training_asks_for_trust(tmp_path, monkeypatch, capsys):

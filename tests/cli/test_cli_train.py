@@ -143,7 +143,7 @@ def test_a_name_below_bundles_is_enough_and_a_wrong_one_is_named(bundle, monkeyp
     assert _exit(monkeypatch, capsys, "echo_bundle") == (0, "")
     code, error = _exit(monkeypatch, capsys, "eco_bundle")
     assert code == 4
-    assert "VMF330: there is no such bundle" in error
+    assert "VMF330: there is no bundle at this place" in error
     assert "Did you mean 'echo_bundle'?" in error
     code, error = _exit(monkeypatch, capsys, "--kappa", "3", "--other", "1")
     assert code == 2

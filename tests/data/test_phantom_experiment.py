@@ -9,7 +9,7 @@ import pytest
 
 from vmfseg.data import Datalist, prepare_experiment
 from vmfseg.data.datalist import Row
-from vmfseg.data.phantom_experiment import own_parts
+from vmfseg.data.experiment_parts import own_parts
 from vmfseg.utils import VmfError
 
 GM = {"0": "background", "1": "GM", "2": "WM"}

@@ -286,7 +286,7 @@ def test_a_dataset_larger_than_the_memory_is_told_and_served(tmp_path):
     here = str(Path(__file__).parent)
     command = [sys.executable, "-c", LIMITED, here, str(tmp_path)]
     environment = {**os.environ, "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, env=environment)
     assert done.stdout.split() == ["960", "80"], done.stderr
     assert "24 volumes need about 0.30 GiB of memory" in done.stderr
     assert not list(tmp_path.glob("vmfseg-cache-*"))

@@ -385,7 +385,7 @@ def test_unreadable_file_is_named():  # T64
     with tempfile.TemporaryDirectory() as folder:
         path = image(Path(folder))
         path.chmod(0)
-        with pytest.raises(VmfError, match="VMF203: the file cannot be read") as caught:
+        with pytest.raises(VmfError, match="VMF203: the image file cannot be read") as caught:
             read_volume(path)
         assert caught.value.subject == str(path)
         Path(folder).chmod(0)

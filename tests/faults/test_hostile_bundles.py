@@ -310,7 +310,7 @@ def test_the_command_executes_nothing(bundle, changes):
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 5, done.stderr

@@ -12,8 +12,8 @@ import torch
 from monai.data import MetaTensor
 
 from vmfseg.model import Model, Predictor
+from vmfseg.model.calibration import fit_temperature
 from vmfseg.model.quality import QualityModel
-from vmfseg.model.temperature import fit_temperature
 
 
 class Overconfident(torch.nn.Module):

@@ -179,7 +179,7 @@ def test_what_was_shown_longest_ago_comes_again(own_server, monkeypatch):
     assert shown[5:] == shown[:5]
 
 
-def test_lowest_quality_comes_first_and_is_scored_once(own_server, predictor):
+def test_lowest_quality_comes_first_and_is_scored_once(own_server, predictor, monkeypatch):
     server = own_server()
     first = server.request("POST", "/activelearning/quality", json={}).json()
     entropy = {}
@@ -189,6 +189,5 @@ def test_lowest_quality_comes_first_and_is_scored_once(own_server, predictor):
     worst = max(entropy, key=lambda image: entropy[image])
     assert (first["id"], first["scored"], first["by"]) == (worst, 5, "one minus the mean entropy")
     assert first["score"] == pytest.approx(1 - entropy[worst], abs=1e-4)
-    start = time.monotonic()
+    monkeypatch.delattr("vmfseg.serving.strategies.judge")  # a second scoring would be an error
     assert server.request("POST", "/activelearning/quality", json={}).json()["id"] == worst
-    assert time.monotonic() - start < 2.0

@@ -71,4 +71,4 @@ def test_every_code_has_a_promised_exit_code(code):
 
 def test_the_page_of_the_documentation_is_that_of_the_registry():
     page = PACKAGE.parent / "docs" / "error_codes.md"
-    assert page.read_text() == error_page(), "python -m vmfseg.utils.error_codes > docs/error_codes.md"
+    assert page.read_text() == error_page(), "write error_page() of vmfseg.utils.error_codes there"

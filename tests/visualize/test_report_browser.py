@@ -54,7 +54,7 @@ def seen(finished, tmp_path_factory):
     page.write_text(text.replace("<head>", "<head>" + WATCH).replace("</body>", PROBE + "</body>"), encoding="utf-8")
     command = [browser, *FLAGS, f"--user-data-dir={folder / 'profile'}", "--window-size=1240,900", "--dump-dom"]
     done = subprocess.run(
-        [*command, page.as_uri()], capture_output=True, text=True, timeout=180, check=False, encoding="utf-8"
+        [*command, page.as_uri()], capture_output=True, text=True, timeout=600, check=False, encoding="utf-8"
     )
     found = re.search(r'<pre id="probe">(.*?)</pre>', done.stdout, re.DOTALL)
     assert found, done.stderr[-2000:]

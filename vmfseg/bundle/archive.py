@@ -51,7 +51,7 @@ def opened_bundle(path: StrPath) -> Iterator[Path]:
         folder = inside[0] if len(inside) == 1 and inside[0].is_dir() else root
         if not (folder / "configs").is_dir():
             fix = "zip the folder that holds configs and models, and nothing beside it"
-            raise VmfError("VMF318", subject=str(path), rule="this is no bundle", found="no folder configs", fix=fix)
+            raise VmfError("VMF318", subject=str(path), found="no folder configs", fix=fix)
         yield folder
 
 
@@ -137,4 +137,4 @@ def _kind_problem(member: zipfile.ZipInfo) -> str:
 
 
 def _refuse(path: StrPath, rule: str, found: str) -> VmfError:
-    return VmfError("VMF415", subject=str(path), rule=rule, found=found[:160], fix="do not unpack it; ask who made it")
+    return VmfError("VMF415", subject=str(path), rule=rule, found=found[:160])

@@ -54,7 +54,6 @@ def inspect_bundle(path: StrPath) -> list[VmfError]:
         raise VmfError(
             "VMF318",
             subject=str(path),
-            rule="this is no bundle",
             found="a folder without configs" if root.is_dir() else "no such folder",
             fix="give the folder that holds configs, models and docs, or a zip file of it",
         )
@@ -148,13 +147,7 @@ def check_bundle(name: str, folder: StrPath = "bundles") -> None:
             found = monai_problems(overlay(*(configs[part] for part in parts)), properties)
             problems += [f"{target}: {problem}" for problem in found]
     if problems:
-        raise VmfError(
-            "VMF307",
-            subject=str(root),
-            rule="the bundle must agree with its layers and its configs with themselves",
-            found=some_of(problems),
-            fix="edit vmfseg/bundle/layers, then python -m vmfseg.bundle build",
-        )
+        raise VmfError("VMF307", subject=str(root), found=some_of(problems))
 
 
 def monai_problems(config: Mapping[str, Any], properties: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
@@ -211,25 +204,12 @@ def _model_findings(root: Path) -> Iterator[VmfError]:
     for path in sorted(models.glob("*")):
         beside = path.with_name(f"{path.stem}.xml.json" if path.suffix == ".bin" else f"{path.name}.json")
         if path.suffix in _NETWORKS and path.name not in noted and not beside.is_file():
-            yield VmfError(
-                "VMF417",
-                subject=f"models/{path.name}",
-                rule="a network for another runtime must be noted in models/manifest.json",
-                found="no note about it",
-                fix="remove it; vmfseg export makes it again from the weights",
-            )
+            yield VmfError("VMF417", subject=f"models/{path.name}", found="no note about it")
 
 
 def _metadata_findings(root: Path, configs: Mapping[str, Mapping[str, Any]]) -> Iterator[VmfError]:
     if not (root / "configs" / "metadata.json").is_file():
-        fix = "copy it from another bundle and adapt it"
-        yield VmfError("VMF327", subject="configs/metadata.json", rule="a bundle must have metadata.json", fix=fix)
+        yield VmfError("VMF327", subject="configs/metadata.json")
     problems = list(metadata_problems(configs["metadata.json"])) if "metadata.json" in configs else []
     if problems:
-        yield VmfError(
-            "VMF328",
-            subject="configs/metadata.json",
-            rule="the metadata must be complete",
-            found=some_of(problems),
-            fix="compare it with the metadata.json of a packaged bundle",
-        )
+        yield VmfError("VMF328", subject="configs/metadata.json", found=some_of(problems))

@@ -65,7 +65,6 @@ def compile_bundle(name: str) -> dict[str, str]:
         raise VmfError(
             "VMF303",
             subject=name,
-            rule="there is no such bundle",
             found=f"known are {', '.join(bundle_names())}",
             fix=f"use one of them.{did_you_mean(name, described)}",
         )
@@ -243,7 +242,5 @@ def _layer(name: str) -> dict[str, Any]:
 def _text(name: str) -> str:
     path = resources.files("vmfseg.bundle") / "layers" / name
     if not path.is_file():
-        raise VmfError(
-            "VMF329", subject=f"layers/{name}", rule="there is no such layer", fix="check layers/bundles.yaml"
-        )
+        raise VmfError("VMF329", subject=f"layers/{name}")
     return path.read_text(encoding="utf-8")

@@ -56,19 +56,13 @@ def config_findings(config: Mapping[str, Any], file: str = "", runs: Sequence[st
     places = {name: value for name, value in entries(config) if not name.startswith("_meta_")}
     if not any(name in places for name in runs):
         fix = did_you_mean(runs[0], config).strip() or f"add the entry {runs[0]}"
-        yield VmfError("VMF326", subject=file, rule="the config has nothing to run", found=_list(config), fix=fix)
+        yield VmfError("VMF326", subject=file, found=_list(config), fix=fix)
     for place, value in places.items():
         if isinstance(value, str):
             yield from _text_findings(places, place, value, prefix + place)
     circle = _circle(places)
     if circle:
-        yield VmfError(
-            "VMF313",
-            subject=prefix + circle[0],
-            rule="references must not lead in a circle",
-            found=" -> ".join(f"@{name}" for name in circle),
-            fix="break the circle; what a trainer's handler needs of the trainer it gets when it is attached",
-        )
+        yield VmfError("VMF313", subject=prefix + circle[0], found=" -> ".join(f"@{name}" for name in circle))
     for place, value in closure(config, runs).items():
         if not isinstance(value, Mapping) or str(value.get("_disabled_")).lower() == "true":
             continue
@@ -89,7 +83,7 @@ def argument_names(target: str) -> frozenset[str] | None:
 
 def _text_findings(places: Mapping[str, Any], place: str, text: str, subject: str) -> Iterator[VmfError]:
     if text and not text.strip("?"):
-        yield VmfError("VMF317", subject=subject, rule="a value is not set", found=text, fix="write the value")
+        yield VmfError("VMF317", subject=subject, found=text)
     if place.endswith("_target_") and _is_missing(text):
         fix = _nearest(text).strip() or "check the name against the documentation of the package"
         rule = "_target_ names a class that does not exist"
@@ -100,7 +94,7 @@ def _text_findings(places: Mapping[str, Any], place: str, text: str, subject: st
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             found = f"{getattr(error, 'msg', type(error).__name__)}: {text[:80]}"
             rule = "the text after $ is no Python expression"
-            yield VmfError("VMF314", subject=subject, rule=rule, found=found, fix="correct the expression")
+            yield VmfError("VMF314", subject=subject, rule=rule, found=found)
     for name in references(text):
         if name not in places:
             fix = did_you_mean(name, places).strip() or "add the entry, or correct the name after @"

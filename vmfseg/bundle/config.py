@@ -167,13 +167,7 @@ def overlay(*configs: Mapping[str, Any]) -> dict[str, Any]:
                 else:
                     node[place] = deepcopy(value)
             except (KeyError, TypeError, IndexError, ValueError) as error:
-                raise VmfError(
-                    "VMF319",
-                    subject=key,
-                    rule="a key must lead to an entry that can be changed in this way",
-                    found=f"{type(error).__name__}: {error}",
-                    fix="correct the key; a::b needs a section a, and +a a list or a section",
-                ) from error
+                raise VmfError("VMF319", subject=key, found=f"{type(error).__name__}: {error}") from error
     return merged
 
 
@@ -246,9 +240,8 @@ def _place(name: str, mark: Any) -> str:
 
 
 def _unreadable(name: str, found: str, fix: str = "correct this place") -> VmfError:
-    return VmfError("VMF310", subject=name, rule="the config cannot be read", found=found, fix=fix)
+    return VmfError("VMF310", subject=name, found=found, fix=fix)
 
 
 def _too_large(name: str, found: str) -> VmfError:
-    rule = "a config must be of sane size, without YAML aliases"
-    return VmfError("VMF416", subject=name, rule=rule, found=found, fix="write it out, or do not use this bundle")
+    return VmfError("VMF416", subject=name, found=found)

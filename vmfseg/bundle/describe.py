@@ -46,7 +46,7 @@ def describe_bundle(path: StrPath) -> dict[str, Any]:
         model = None
     if model is None and not is_bundle:
         fix = "give the folder that holds configs, models and docs"
-        raise VmfError("VMF318", subject=str(path), rule="this is no bundle", found="no configs/metadata.json", fix=fix)
+        raise VmfError("VMF318", subject=str(path), found="no configs/metadata.json", fix=fix)
     metadata = read_config(root / "configs" / "metadata.json", "configs/metadata.json") if is_bundle else {}
     config = _optional(root / "configs" / "train.json")
     network = _mapping(config.get("network_def") if model is None else model.network)

@@ -29,13 +29,7 @@ def start() -> None:
         return
     missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     if missing:
-        raise VmfError(
-            "VMF308",
-            subject="multi_gpu_train.json",
-            rule="this config must be started by torchrun",
-            found=f"{', '.join(missing)} not set",
-            fix="put torchrun --standalone --nproc_per_node=2 -m in the place of python -m, or leave the file out",
-        )
+        raise VmfError("VMF308", subject="multi_gpu_train.json", found=f"{', '.join(missing)} not set")
     if torch.cuda.is_available():
         torch.cuda.set_device(device())
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
@@ -117,13 +111,7 @@ def wrap(
     place = next(network.parameters()).device
     if sync_batch_norm:
         if place.type == "cpu":
-            raise VmfError(
-                "VMF309",
-                subject="sync_batch_norm",
-                rule="torch synchronizes batch norm on GPUs only",
-                found=f"device {place}",
-                fix="leave it out on CPUs",
-            )
+            raise VmfError("VMF309", subject="sync_batch_norm", found=f"device {place}")
         network = torch.nn.SyncBatchNorm.convert_sync_batchnorm(network)
     network.register_forward_hook(_join_outputs)
     return DistributedDataParallel(

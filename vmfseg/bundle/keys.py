@@ -96,7 +96,7 @@ def _check_argument(target: str, argument: str, name: str) -> None:
 
 
 def _refuse(name: str, found: str = "", fix: str = "check the id against the config") -> None:
-    raise VmfError("VMF110", subject=name, rule="the config has no such key", found=found, fix=fix)
+    raise VmfError("VMF110", subject=name, found=found, fix=fix)
 
 
 def _list(what: str, names: Iterable[str]) -> str:

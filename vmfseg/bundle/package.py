@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Give a bundle away: as a container recipe that is built without a network, or with the code that its configs name."""
+"""Package a bundle: as a container recipe that is built without a network, or with the code that its configs name."""
 
 from __future__ import annotations
 

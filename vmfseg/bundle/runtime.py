@@ -52,13 +52,7 @@ def find_root(name: str) -> str:
             continue
         if found == name:
             return os.path.relpath(folder) if folder.resolve().is_relative_to(Path.cwd()) else str(folder.resolve())
-    raise VmfError(
-        "VMF302",
-        subject=f"bundle {name}",
-        rule="the folder of the bundle cannot be found from here",
-        found=f"current folder {Path.cwd()}",
-        fix="pass --bundle_root with the folder that holds configs and models",
-    )
+    raise VmfError("VMF302", subject=f"bundle {name}", found=f"current folder {Path.cwd()}")
 
 
 def start_run() -> None:

@@ -135,12 +135,7 @@ def read_bytes(file: Path) -> bytes:
 
 def untrusted(names: Sequence[str]) -> VmfError:
     """Return VMF410 for configs that the layers do not give."""
-    return VmfError(
-        "VMF410",
-        subject=some_of([f"configs/{name}" for name in names]),
-        rule="a config that the layers of vmfseg do not give is not executed",
-        fix="pass --trust if you know who wrote it; vmfseg bundle check shows more",
-    )
+    return VmfError("VMF410", subject=some_of([f"configs/{name}" for name in names]))
 
 
 def file_findings(root: Path, weights: bool = True) -> Iterator[VmfError]:
@@ -203,10 +198,8 @@ def some_of(words: Sequence[str]) -> str:
 
 
 def _foreign(place: str, rule: str, found: str) -> VmfError:
-    fix = "remove it if you know that nothing needs it, or pass --trust"
-    return VmfError("VMF411", subject=place, rule=rule, found=found, fix=fix)
+    return VmfError("VMF411", subject=place, rule=rule, found=found)
 
 
 def _too_large(place: str, found: str) -> VmfError:
-    rule = "a bundle must be of sane size"
-    return VmfError("VMF420", subject=place, rule=rule, found=found, fix="remove what nothing needs")
+    return VmfError("VMF420", subject=place, found=found)

@@ -124,11 +124,7 @@ def adapt_model(
         print_line(f"left out: {name}, {reason}", "yellow")
     if not good:
         raise VmfError(
-            "VMF346",
-            subject=", ".join(scans)[:200],
-            rule="there must be a scan that can be read",
-            found=f"{len(listed)} files, none of which can be used",
-            fix="see the reasons above; vmfseg verify shows more",
+            "VMF346", subject=", ".join(scans)[:200], found=f"{len(listed)} files, none of which can be used"
         )
     table = output / "run" / "scans.json"
     own_datalist(good, model.labels).save(table)
@@ -190,7 +186,6 @@ def _teacher(model: Model, bundle: str) -> tuple[str, Path]:
         raise VmfError(
             "VMF345",
             subject=str(model.weights),
-            rule="only a model that a phantom teaches can be adapted without labels",
             found=f"data {kind or 'that is not noted'}",
             fix=f"use {' or '.join(_KINDS)}, or a model trained from one of them",
         )

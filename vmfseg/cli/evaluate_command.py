@@ -171,7 +171,6 @@ def _load(pair: FilePair, info: SubjectInfo | None, warnings: list[str]) -> Iter
         raise VmfError(
             "VMF235",
             subject=str(pair.truth),
-            rule="the frame must exist",
             found=f"frame {chosen[-1]} of {truth.array.shape[3]} (counted from 0)",
             fix="correct ED and ES in the table",
         )
@@ -195,22 +194,10 @@ def _on_grid_of(truth: Volume, pred: Volume, warnings: list[str]) -> Any:
     array = nib.orientations.apply_orientation(pred.array, ornt)
     name = Path(pred.path).name
     if array.shape != truth.array.shape:
-        raise VmfError(
-            "VMF273",
-            subject=pred.path,
-            rule="prediction and truth must have the same shape",
-            found=grids,
-            fix="write predictions on the grid of the input image",
-        )
+        raise VmfError("VMF273", subject=pred.path, found=grids)
     mm, voxels = corner_distance(truth.affine, affine, shape)
     if voxels > FAIL_VOXELS + 1e-6:
-        raise VmfError(
-            "VMF277",
-            subject=pred.path,
-            rule="prediction and truth must lie in the same place",
-            found=f"corners {mm:.3g} mm ({voxels:.2g} voxels) apart; {grids}",
-            fix="write predictions with the affine of the input image",
-        )
+        raise VmfError("VMF277", subject=pred.path, found=f"corners {mm:.3g} mm ({voxels:.2g} voxels) apart; {grids}")
     if voxels > WARN_VOXELS:
         warnings.append(f"{name}: corners {mm:.3g} mm ({voxels:.2g} voxels) off the truth; scored voxel by voxel")
     return array
@@ -305,13 +292,7 @@ def _read_labels(path: Path) -> dict[int, str]:
         pairs = [(key, name) if isinstance(name, str) else (name, key) for key, name in values.items()]
         return {int(label): str(name) for label, name in pairs}
     except (AttributeError, TypeError, ValueError) as error:
-        raise VmfError(
-            "VMF163",
-            subject=str(path),
-            rule="labels must map voxel values to names",
-            found=str(values)[:80],
-            fix='write {"1": "LV", "2": "MYO", "3": "RV"}',
-        ) from error
+        raise VmfError("VMF163", subject=str(path), found=str(values)[:80]) from error
 
 
 def _inputs(

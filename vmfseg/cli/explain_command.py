@@ -86,13 +86,12 @@ def explain(
         raise VmfError(
             "VMF359",
             subject="--save-named",
-            rule="something must say what the kernels are called",
             found="neither --names nor --label",
             fix='give --label with some drawn slices, or --names with a file like {"3": "lung"}',
         )
     jobs = plan_jobs([scan], output)
     if len(jobs) != 1:
-        raise VmfError("VMF175", subject=scan, rule="one scan at a time", found=f"{len(jobs)}", fix="name one file")
+        raise VmfError("VMF175", subject=scan, found=f"{len(jobs)}")
     files = [jobs[0].beside("explain", ".png"), jobs[0].beside("kernels", ".json")]
     refuse_existing(files, overwrite)
     predictor = Predictor.from_bundle(bundle, checkpoint=checkpoint, trust=trust)

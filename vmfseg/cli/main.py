@@ -184,13 +184,11 @@ def _refusal(error: Exception) -> Any:
         return VmfError(
             "VMF560",
             subject=" -> ".join(os.fsdecode(name) for name in (error.filename, error.filename2) if name),
-            rule="the system refuses a file operation",
             found=error.strerror or type(error).__name__,
-            fix="check the path, its length and its permissions",
         )
     if isinstance(error, MemoryError):
         cause = str(error).splitlines()[0] if str(error) else ""
-        return VmfError("VMF561", rule="the memory is not enough", found=cause, fix="use smaller images or batches")
+        return VmfError("VMF561", found=cause)
     if isinstance(error, ValueError):
         return VmfError("VMF100", rule=str(error))
     rule = f"{type(error).__name__}: {error}"

@@ -73,11 +73,7 @@ def run(
     failed = [record for record in records if record.state == "failed"]
     if failed:
         raise VmfError(
-            "VMF374",
-            subject=str(output),
-            rule="runs of the study failed; the others are done",
-            found=f"{len(failed)} of {len(records)}, the first: {failed[0].cell.label}",
-            fix="see their errors in table.md; --retry tries them again",
+            "VMF374", subject=str(output), found=f"{len(failed)} of {len(records)}, the first: {failed[0].cell.label}"
         )
 
 

@@ -236,11 +236,7 @@ def _explain(error: Exception, config: Mapping[str, Any], values: Mapping[str, A
         root = root.__cause__
     if isinstance(root, MemoryError) or "not enough memory" in str(root) or "out of memory" in str(root):
         return VmfError(
-            "VMF505",
-            subject="training",
-            rule="the memory is not enough",
-            found=str(root).splitlines()[0] if str(root) else type(root).__name__,
-            fix="use a smaller batch_size, image_size or channels; the last checkpoint is good (--resume)",
+            "VMF505", subject="training", found=str(root).splitlines()[0] if str(root) else type(root).__name__
         )
     refused = isinstance(root, _REFUSALS) and not isinstance(root, VmfError)
     given = [normalize_key(key).rsplit("::", 1)[-1] for key in values]

@@ -4,9 +4,8 @@
 from .datalist import Datalist
 from .experiment import prepare_experiment
 from .folder import FolderDataset
-from .interleave import InterleavedLoader
+from .interleave import InterleavedLoader, MixedLoader
 from .load_volume import LoadVolumed
-from .mixed_loader import MixedLoader
 from .mnms import MNMsDataset
 from .phantom_loader import PhantomLoader
 from .reader import VolumeReader, read_volume

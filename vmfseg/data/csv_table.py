@@ -112,4 +112,4 @@ def integer(text: str) -> int | None:
 
 
 def _refuse(path: str | os.PathLike[str], found: str, fix: str) -> VmfError:
-    return VmfError("VMF278", subject=os.fspath(path), rule="the table cannot be read", found=found, fix=fix)
+    return VmfError("VMF278", subject=os.fspath(path), found=found, fix=fix)

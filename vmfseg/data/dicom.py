@@ -182,4 +182,4 @@ def _looks_dicom(path: str) -> bool:
 
 
 def _refuse(path: str, found: str, fix: str = "give the folder of one complete series, or convert it") -> VmfError:
-    return VmfError("VMF241", subject=path, rule="a DICOM folder must hold one complete series", found=found, fix=fix)
+    return VmfError("VMF241", subject=path, found=found, fix=fix)

@@ -11,10 +11,9 @@ from typing import Any
 
 from vmfseg.data.datalist import Datalist, add_checksums
 from vmfseg.data.discover import open_datalist
-from vmfseg.data.experiment_parts import Experiment
+from vmfseg.data.experiment_parts import Experiment, PhantomExperiment, own_parts
 from vmfseg.data.folder import FolderDataset
 from vmfseg.data.mnms import MNMsDataset
-from vmfseg.data.phantom_experiment import PhantomExperiment, own_parts
 from vmfseg.data.row_schema import Row
 from vmfseg.data.scgm import SCGMDataset
 from vmfseg.data.splits import Split, leave_one_domain_out
@@ -45,7 +44,7 @@ def prepare_experiment(
     Args:
         dataset: ``"mnms"``, ``"scgm"``, ``"folder"`` (a table of a user's own scans), or ``"hearts"`` and ``"cords"``:
             drawn phantom subjects for validation and calibration, beside a :class:`~vmfseg.data.PhantomLoader`, and
-            whatever scans ``dataset_dir`` has, see :class:`~vmfseg.data.phantom_experiment.PhantomExperiment`.
+            whatever scans ``dataset_dir`` has, see :class:`~vmfseg.data.experiment_parts.PhantomExperiment`.
         dataset_dir: the official download, the user's folder or the user's ``datalist.json``; empty makes the phantom
             in the cache folder. For ``"hearts"`` and ``"cords"`` anything that
             :func:`~vmfseg.data.discover.open_datalist` opens.

@@ -48,13 +48,7 @@ def read_frame(path: str | os.PathLike[str], frame: int | None = None, **rules: 
     volume = read_volume(path, frame, **rules)
     if volume.array.ndim == 4:
         if volume.array.shape[3] != 1:
-            raise VmfError(
-                "VMF234",
-                subject=volume.path,
-                rule="a 3-D volume is meant, the file has time as its fourth dimension",
-                found=f"{volume.array.shape[3]} frames",
-                fix="say which one by the frame of the row (ED and ES are rows of their own)",
-            )
+            raise VmfError("VMF234", subject=volume.path, found=f"{volume.array.shape[3]} frames")
         volume = replace(volume, array=np.ascontiguousarray(volume.array[..., 0]))
     return volume
 
@@ -160,7 +154,6 @@ def check_label_values(label: Volume, classes: Collection[int]) -> None:
             subject=label.path,
             rule=f"labels must be among {', '.join(str(c) for c in sorted(classes))}",
             found=f"{listed}{more}",
-            fix="correct the mask, or declare a label_map from its values to classes",
         )
 
 

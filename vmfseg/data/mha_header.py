@@ -111,7 +111,6 @@ def _check_storage(path: str, fields: dict[str, str]) -> None:
             subject=path,
             rule="slope and offset of the intensities must be finite, the slope not 0",
             found=f"{fields.get(_SLOPE, '1')[:40]} and {fields.get(_INTER, '0')[:40]}",
-            fix="set them to 1 and 0 in the header, or export the file again",
         )
 
 

@@ -212,7 +212,6 @@ class MNMsDataset:
                     subject=str(image),
                     rule=f"the {phase} frame of the CSV must be in the cine",
                     found=f"frame {frame} of {count} (counted from 0)",
-                    fix="check the line of the CSV and the scan",
                 )
         if len(record.phases) < 2:
             self._note("VMF286", code, "ED or ES is missing in the CSV", str(image))

@@ -96,13 +96,7 @@ def _parse(path: str, compressed: bool) -> Any:
     except EOFError:
         block = b""
     except (zlib.error, gzip.BadGzipFile) as error:
-        raise VmfError(
-            "VMF212",
-            subject=path,
-            rule="the gzip stream is corrupt",
-            found=str(error),
-            fix="copy or download the file again",
-        ) from error
+        raise VmfError("VMF212", subject=path, rule="the gzip stream is corrupt", found=str(error)) from error
     for kind, length in ((nib.Nifti1Header, 348), (nib.Nifti2Header, 540)):
         for endian in "<>":
             if len(block) >= 4 and block[:4] == length.to_bytes(4, "little" if endian == "<" else "big"):
@@ -116,9 +110,7 @@ def _parse(path: str, compressed: bool) -> Any:
     raise VmfError(
         "VMF206",
         subject=path,
-        rule="the file is not NIfTI",
         found=f"it starts with {bytes(block[:12])!r}" + (" (a web page?)" if block.lstrip()[:1] == b"<" else ""),
-        fix="download the file itself, or convert it to NIfTI",
     )
 
 
@@ -130,13 +122,7 @@ def _check_magic(path: str, nifti: Any) -> Any:
             raise _bad_header(path, f"eol_check is {marks!r}: line ends were converted")
         return nifti
     found = {b"ni1": "the header of a .hdr/.img pair", b"ni2": "the header of a .hdr/.img pair", b"": "Analyze 7.5"}
-    raise VmfError(
-        "VMF208",
-        subject=path,
-        rule="the file must be a single-file NIfTI",
-        found=found.get(magic, f"magic {magic!r}"),
-        fix="convert it to .nii.gz with a tool that knows its orientation",
-    )
+    raise VmfError("VMF208", subject=path, found=found.get(magic, f"magic {magic!r}"))
 
 
 def _dtype(path: str, nifti: Any) -> np.dtype[Any]:
@@ -169,20 +155,10 @@ def _extent(
         limit = file_size * MAX_DEFLATE_RATIO
         if offset + size > limit:
             raise VmfError(
-                "VMF214",
-                subject=path,
-                rule="the file cannot hold what its header declares",
-                found=f"{offset + size} bytes declared in a gzip file of {file_size}",
-                fix="the header is wrong or the file truncated: copy it again or export it again",
+                "VMF214", subject=path, found=f"{offset + size} bytes declared in a gzip file of {file_size}"
             )
     elif offset + size > file_size:
-        raise VmfError(
-            "VMF211",
-            subject=path,
-            rule="the file holds fewer voxels than its header declares (truncated)",
-            found=f"{max(0, file_size - offset)} of {size} bytes",
-            fix="copy or download the file again",
-        )
+        raise VmfError("VMF211", subject=path, found=f"{max(0, file_size - offset)} of {size} bytes")
     return offset, size
 
 
@@ -202,11 +178,7 @@ def _scaling(path: str, nifti: Any) -> tuple[float, float]:
     slope, inter = float(nifti["scl_slope"]), float(nifti["scl_inter"])
     if not (math.isfinite(slope) and math.isfinite(inter)):
         raise VmfError(
-            "VMF220",
-            subject=path,
-            rule="scl_slope and scl_inter must be finite",
-            found=f"{slope:g} and {inter:g}",
-            fix="set them to 1 and 0 in the header, or export the file again",
+            "VMF220", subject=path, rule="scl_slope and scl_inter must be finite", found=f"{slope:g} and {inter:g}"
         )
     return (slope, inter) if slope != 0 else (1.0, 0.0)  # the standard: slope 0 means no scaling
 
@@ -216,11 +188,7 @@ def _affine(path: str, nifti: Any, shape: tuple[int, ...], rules: ReadRules) -> 
     unit = int(nifti["xyzt_units"]) & 7
     if unit in _UNITS:
         raise VmfError(
-            "VMF222",
-            subject=path,
-            rule="the spatial unit must be millimetres",
-            found=_UNITS[unit],
-            fix="convert spacing and affine to mm, or correct the unit code",
+            "VMF222", subject=path, found=_UNITS[unit], fix="convert spacing and affine to mm, or correct the unit code"
         )
     pixdim = np.asarray(nifti["pixdim"][1:4], dtype=np.float64)
     check_spacing(path, pixdim)
@@ -285,7 +253,6 @@ def _compare_forms(
             subject=path,
             rule=f"sform and {rival} contradict each other",
             found=f"{describe_grid(affine, shape)} and {describe_grid(other, shape)}, {mm:.3g} mm apart at a corner",
-            fix="correct the header, or say which to believe: prefer='sform' or prefer='qform'",
         )
     return [Finding("warning", "VMF224", path, f"sform and {rival} differ by {mm:.2g} mm at a corner", path)]
 
@@ -303,20 +270,8 @@ def _other(rules: ReadRules) -> str:
 
 
 def _short(path: str, found: int, wanted: int) -> VmfError:
-    return VmfError(
-        "VMF207",
-        subject=path,
-        rule="the file ends inside its header",
-        found=f"{found} of {wanted} bytes",
-        fix="copy or download the file again",
-    )
+    return VmfError("VMF207", subject=path, found=f"{found} of {wanted} bytes")
 
 
 def _bad_header(path: str, found: str) -> VmfError:
-    return VmfError(
-        "VMF209",
-        subject=path,
-        rule="the NIfTI header is corrupt",
-        found=found,
-        fix="export the file again or copy it from the source",
-    )
+    return VmfError("VMF209", subject=path, found=found)

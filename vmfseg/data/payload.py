@@ -42,24 +42,16 @@ def check_file(path: str | os.PathLike[str]) -> int:
             raise _unreadable(name, error) from error
         link = " (a broken link)" if os.path.islink(name) else ""
         fix = f"check the path.{nearest_file(name)}"
-        raise VmfError(
-            "VMF201", subject=name, rule="the file does not exist", found=f"nothing{link}", fix=fix
-        ) from error
+        raise VmfError("VMF201", subject=name, found=f"nothing{link}", fix=fix) from error
     if not stat.S_ISREG(status.st_mode):
-        raise VmfError(
-            "VMF202",
-            subject=name,
-            rule="an image must be a regular file",
-            found=_kind(status.st_mode),
-            fix="give the path of a .nii, .nii.gz, .nrrd or .mha file, or of a folder with one DICOM series",
-        )
+        raise VmfError("VMF202", subject=name, found=_kind(status.st_mode))
     try:
         with open(name, "rb"):
             pass
     except OSError as error:
         raise _unreadable(name, error) from error
     if status.st_size == 0:
-        raise VmfError("VMF204", subject=name, rule="the file is empty", found="0 bytes", fix=_COPY_AGAIN)
+        raise VmfError("VMF204", subject=name, found="0 bytes")
     return status.st_size
 
 
@@ -99,12 +91,9 @@ def read_exactly(path: str, *, offset: int, size: int, compressed: bool, start: 
             subject=path,
             rule="the gzip stream is truncated",
             found=f"it ends before the {size} bytes of voxels and their checksum do",
-            fix=_COPY_AGAIN,
         ) from error
     except (zlib.error, gzip.BadGzipFile) as error:
-        raise VmfError(
-            "VMF212", subject=path, rule="the gzip stream is corrupt", found=_clean(error), fix=_COPY_AGAIN
-        ) from error
+        raise VmfError("VMF212", subject=path, rule="the gzip stream is corrupt", found=_clean(error)) from error
     except OSError as error:
         raise _unreadable(path, error) from error
     _check_amount(path, filled, size, bool(surplus))
@@ -129,40 +118,22 @@ def inflate_exactly(path: str, *, start: int, size: int) -> bytearray:
                 buffer += inflater.decompress(chunk, size + 1 - len(buffer))
             after = bool(inflater.unused_data or (inflater.eof and file.read(1)))
     except zlib.error as error:
-        raise VmfError(
-            "VMF212", subject=path, rule="the compressed data is corrupt", found=str(error), fix=_COPY_AGAIN
-        ) from error
+        raise VmfError("VMF212", subject=path, rule="the compressed data is corrupt", found=str(error)) from error
     except OSError as error:
         raise _unreadable(path, error) from error
     _check_amount(path, len(buffer), size, len(buffer) > size or after)
     if not inflater.eof:
         raise VmfError(
-            "VMF210",
-            subject=path,
-            rule="the compressed data is truncated",
-            found="its end and checksum are missing",
-            fix=_COPY_AGAIN,
+            "VMF210", subject=path, rule="the compressed data is truncated", found="its end and checksum are missing"
         )
     return buffer
 
 
 def _check_amount(path: str, filled: int, size: int, surplus: bool) -> None:
     if surplus:
-        raise VmfError(
-            "VMF213",
-            subject=path,
-            rule="the file holds more data than its header declares",
-            found=f"more than {size} bytes of voxels",
-            fix="copy the file again, or export it again: header and data disagree",
-        )
+        raise VmfError("VMF213", subject=path, found=f"more than {size} bytes of voxels")
     if filled < size:
-        raise VmfError(
-            "VMF211",
-            subject=path,
-            rule="the file holds fewer voxels than its header declares (truncated)",
-            found=f"{filled} of {size} bytes",
-            fix=_COPY_AGAIN,
-        )
+        raise VmfError("VMF211", subject=path, found=f"{filled} of {size} bytes")
 
 
 def nearest_file(path: str | os.PathLike[str]) -> str:
@@ -192,13 +163,7 @@ def _skip(stream: IO[bytes], count: int) -> None:
 
 
 def _unreadable(path: str, error: OSError) -> VmfError:
-    return VmfError(
-        "VMF203",
-        subject=path,
-        rule="the file cannot be read",
-        found=error.strerror or type(error).__name__,
-        fix="check the permissions and the disk",
-    )
+    return VmfError("VMF203", subject=path, found=error.strerror or type(error).__name__)
 
 
 def _clean(error: Exception) -> str:

@@ -130,7 +130,6 @@ def read_volume(path: StrPath, frame: int | None = None, **rules: Any) -> Volume
         raise VmfError(
             "VMF235",
             subject=name,
-            rule="the frame must exist",
             found=f"frame {frame} of {header.num_frames} (counted from 0)",
             fix=f"Choose a frame from 0 to {header.num_frames - 1}.",
         )
@@ -285,11 +284,7 @@ def _check_label(array: npt.NDArray[np.float32], header: VolumeHeader) -> tuple[
         values = ", ".join(f"{v:g}" for v in np.unique(array[off > 1e-3])[:5])
         scaled = f" (scl_slope {header.slope:g}, scl_inter {header.inter:g})" if header.slope != 1.0 else ""
         raise VmfError(
-            "VMF250",
-            subject=header.path,
-            rule="labels must be integers",
-            found=f"{int((off > 1e-3).sum())} voxels such as {values}{scaled}",
-            fix="save the mask with nearest-neighbour interpolation as uint8 without scaling; is it the image?",
+            "VMF250", subject=header.path, found=f"{int((off > 1e-3).sum())} voxels such as {values}{scaled}"
         )
     array[...] = whole
     if header.slope != 1.0 or header.inter != 0.0:

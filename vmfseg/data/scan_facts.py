@@ -141,7 +141,7 @@ def by_domain(facts: Sequence[ScanFacts]) -> dict[str, list[ScanFacts]]:
 
 
 def refuse_isotropic(facts: Sequence[ScanFacts]) -> None:
-    """Refuse volumes of cubes: networks of this package look at slices.
+    """Refuse isotropic volumes: networks of this package look at slices.
 
     Raises:
         VmfError: VMF242.
@@ -153,9 +153,7 @@ def refuse_isotropic(facts: Sequence[ScanFacts]) -> None:
         raise VmfError(
             "VMF242",
             subject=", ".join(first.row.images),
-            rule="vmfseg segments stacks of thick slices, slice by slice; volumes of cubes lose by that",
             found=f"voxels of {sizes} mm, {first.shape[2]} slices ({len(cubes)} of {len(facts)} scans like that)",
-            fix="use a three-dimensional network instead (nnU-Net, or MONAI's Auto3DSeg or SegResNet)",
         )
 
 

@@ -214,11 +214,5 @@ def _explain(error: Exception) -> VmfError | None:
     if known is not None:
         return known
     if _DEAD_WORKER.search(str(error)):
-        return VmfError(
-            "VMF513",
-            subject="a loader's worker process",
-            rule="a worker ended before its work was done",
-            found=str(error).splitlines()[0],
-            fix="often the memory is full: use fewer workers, or num_workers=0 to see the error itself",
-        )
+        return VmfError("VMF513", subject="a loader's worker process", found=str(error).splitlines()[0])
     return None

@@ -252,9 +252,5 @@ def _check_shape(volume: Any, path: object, channels: int | None) -> torch.Tenso
 
 def _shape_error(path: object, found: tuple[int, ...], wanted: str) -> VmfError:
     return VmfError(
-        "VMF154",
-        subject=str(path),
-        rule=f"the prepared volume must have the shape {wanted}",
-        found=str(tuple(found)),
-        fix="load one frame, on one grid for image and label (vmfseg verify tells)",
+        "VMF154", subject=str(path), rule=f"the prepared volume must have the shape {wanted}", found=str(tuple(found))
     )

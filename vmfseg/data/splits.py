@@ -300,13 +300,7 @@ def check_target(datalist: Datalist, target: str) -> None:
             fix=did_you_mean(target, domains).strip() or "choose one of them",
         )
     if len(domains) < 2:
-        raise VmfError(
-            "VMF291",
-            subject=datalist.name,
-            rule="leaving a domain out needs at least two domains",
-            found=f"only {domains[0]}",
-            fix="fill in the domain of each scan (scanner, vendor or site)",
-        )
+        raise VmfError("VMF291", subject=datalist.name, found=f"only {domains[0]}")
 
 
 def _check_classes(datalist: Datalist, split: Split) -> None:
@@ -314,13 +308,7 @@ def _check_classes(datalist: Datalist, split: Split) -> None:
     known = {value for row in split.labeled for value in (every if row.annotated is None else row.annotated)}
     if every - known:
         names = ", ".join(datalist.labels[value] for value in sorted(every - known))
-        raise VmfError(
-            "VMF293",
-            subject=datalist.name,
-            rule="every class must be annotated in some labelled training subject",
-            found=f"none annotates {names}",
-            fix="raise labeled_fraction, or leave the class out of the labels",
-        )
+        raise VmfError("VMF293", subject=datalist.name, found=f"none annotates {names}")
 
 
 def _refuse_shared(rule: str, shared: set[str]) -> None:

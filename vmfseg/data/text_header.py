@@ -117,11 +117,7 @@ def check_unit(path: str, unit: str) -> None:
     """Refuse a spatial unit that is not mm (VMF222); none at all means mm, by convention of both formats."""
     if unit.strip().strip('"').lower() not in _MM:
         raise VmfError(
-            "VMF222",
-            subject=path,
-            rule="the spatial unit must be millimetres",
-            found=unit.strip()[:60],
-            fix="convert spacing and origin to mm, or correct the unit",
+            "VMF222", subject=path, found=unit.strip()[:60], fix="convert spacing and origin to mm, or correct the unit"
         )
 
 
@@ -139,4 +135,4 @@ def not_scalar(path: str, found: str, rule: str = "voxels must be single integer
 
 def refuse_header(path: str, found: str, fix: str = "export the file again, best as .nii.gz") -> VmfError:
     """Return the error about a header that cannot be used."""
-    return VmfError("VMF240", subject=path, rule="the header cannot be used", found=found, fix=fix)
+    return VmfError("VMF240", subject=path, found=found, fix=fix)

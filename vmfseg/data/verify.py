@@ -144,15 +144,7 @@ def _check_sums(datalist: Datalist, rows: list[Row], report: _Report) -> None:
     for name, digest in known.items():
         path = datalist.path(name)
         if path.is_file() and sha256_file(path) != digest:
-            report.error(
-                VmfError(
-                    "VMF261",
-                    subject=str(path),
-                    rule="the file changed since the datalist was made",
-                    found="another checksum",
-                    fix="make the datalist again, or restore the file",
-                )
-            )
+            report.error(VmfError("VMF261", subject=str(path), found="another checksum"))
 
 
 def _check_row(datalist: Datalist, row: Row, volumes: list[Volume], report: _Report) -> None:
@@ -286,10 +278,4 @@ def _distinct(path: str) -> int:
 
 
 def _swapped(path: str, found: str) -> VmfError:
-    return VmfError(
-        "VMF256",
-        subject=path,
-        rule="image and label look swapped",
-        found=found,
-        fix="check the order of the two paths",
-    )
+    return VmfError("VMF256", subject=path, found=found)

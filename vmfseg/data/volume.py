@@ -159,11 +159,7 @@ def check_shape(path: str, shape: Sequence[int]) -> tuple[tuple[int, ...], list[
     plane = sorted(sizes[:3])[1]
     if plane < _MIN_PLANE:
         raise VmfError(
-            "VMF229",
-            subject=path,
-            rule=f"a slice must have at least {_MIN_PLANE}x{_MIN_PLANE} voxels",
-            found=text,
-            fix="check that this is the image and not a profile or a crop",
+            "VMF229", subject=path, rule=f"a slice must have at least {_MIN_PLANE}x{_MIN_PLANE} voxels", found=text
         )
     if plane < _SMALL_PLANE:
         findings.append(Finding("warning", "VMF229", path, f"very small slices ({text}); they will be padded", path))
@@ -182,11 +178,7 @@ def check_grid(
     if not np.isfinite(affine).all() or (voxel_sizes(affine) == 0).any():
         cause = "NaN or infinite" if not np.isfinite(affine).all() else "zero"
         raise VmfError(
-            "VMF223",
-            subject=path,
-            rule=f"the {source} must place voxels in space",
-            found=f"{cause} entries",
-            fix="export the file again; for NIfTI prefer= chooses the other form if that one is right",
+            "VMF223", subject=path, rule=f"the {source} must place voxels in space", found=f"{cause} entries"
         )
     sizes = voxel_sizes(affine)
     check_spacing(path, sizes)
@@ -196,11 +188,7 @@ def check_grid(
     degrees = float(np.degrees(np.arcsin(min(1.0, skew))))
     if (voxels > FAIL_VOXELS or skew > _MAX_SKEW) and not rules.allow_shear:
         raise VmfError(
-            "VMF226",
-            subject=path,
-            rule="the grid is sheared",
-            found=f"axes {degrees:.2g} degrees off a right angle ({mm:.3g} mm at a corner)",
-            fix="resample the image to a grid without shear, or pass allow_shear to treat it as one",
+            "VMF226", subject=path, found=f"axes {degrees:.2g} degrees off a right angle ({mm:.3g} mm at a corner)"
         )
     if voxels > WARN_VOXELS:
         text = f"directions not orthonormal ({mm:.2g} mm at a corner); the nearest orthonormal ones are used"
@@ -296,23 +284,11 @@ def _check_rounding(stored: Stored, span: float, rules: ReadRules) -> None:
 
 
 def _not_float32(path: str, found: str) -> VmfError:
-    return VmfError(
-        "VMF227",
-        subject=path,
-        rule="32-bit floats, in which vmfseg computes, cannot hold these values",
-        found=found,
-        fix="subtract the offset, or scale the values to the order of 1 to 1e6, and export the image again",
-    )
+    return VmfError("VMF227", subject=path, found=found)
 
 
 def _constant(path: str, found: str) -> VmfError:
-    return VmfError(
-        "VMF232",
-        subject=path,
-        rule="an image must not be constant",
-        found=found,
-        fix="export the image again; if a mask was meant as the label, check the order of the paths",
-    )
+    return VmfError("VMF232", subject=path, found=found)
 
 
 def _range(header: VolumeHeader, low: float, high: float, rules: ReadRules) -> list[Finding]:
@@ -323,7 +299,6 @@ def _range(header: VolumeHeader, low: float, high: float, rules: ReadRules) -> l
             subject=header.path,
             rule=f"voxel values must lie within +-{_MAX_ABSOLUTE:g}",
             found=f"{min(real):g} to {max(real):g}",
-            fix="check byte order and scaling, then export the image again",
         )
     if rules.kind == "image" and low == high:
         raise _constant(header.path, f"every voxel is {real[0]:g}")

@@ -215,9 +215,7 @@ def _check_disk(folder: Path, needed: float) -> None:
         raise VmfError(
             "VMF511",
             subject=str(folder),
-            rule="the prepared volumes fit neither into the memory nor on this disk",
             found=f"about {needed / _GIB:.2f} GiB are needed on disk, {free / _GIB:.2f} GiB are free",
-            fix="give a cache_dir on a larger disk, or use fewer volumes or a smaller roi",
         )
 
 

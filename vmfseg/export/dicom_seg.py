@@ -41,13 +41,7 @@ def require_dicom(images: list[Path]) -> None:
     require_package("highdicom")
     for image in images:
         if not image.is_dir():
-            raise VmfError(
-                "VMF177",
-                subject=str(image),
-                rule="DICOM SEG can be written for a DICOM series only",
-                found=f"a {''.join(image.suffixes[-2:]) or 'plain'} file",
-                fix="leave out --dicom-seg, or give the folder of the series",
-            )
+            raise VmfError("VMF177", subject=str(image), found=f"a {''.join(image.suffixes[-2:]) or 'plain'} file")
 
 
 def dicom_segs(prediction: Prediction, labels: Mapping[int, str]) -> dict[str, bytes]:

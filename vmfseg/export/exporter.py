@@ -126,11 +126,7 @@ def export_bundle(
     slices, real = calibration_slices(model, None if int8 else _SLICES)
     if int8 and (not real or len(slices) < 2):
         raise VmfError(
-            "VMF340",
-            subject=str(model.weights.with_name("calibration.safetensors")),
-            rule="int8 needs slices of source validation to calibrate on",
-            found="none with these weights",
-            fix="train the bundle with its calibration stage, or export without --int8",
+            "VMF340", subject=str(model.weights.with_name("calibration.safetensors")), found="none with these weights"
         )
     ready = deploy(network).to(memory_format=torch.contiguous_format)  # type: ignore[call-overload] # other runtimes choose their own layout
     with tempfile.TemporaryDirectory(prefix="vmfseg-export-") as folder:
@@ -199,7 +195,6 @@ def _written(to: str, network: torch.nn.Module, model: Model, slices: torch.Tens
         raise VmfError(
             "VMF356",
             subject=to,
-            rule="the network cannot be written in this format",
             found=f"{type(error).__name__}: {cause}"[:200],
             fix=f"use another one of {', '.join(FORMATS)}",
         ) from error
@@ -320,7 +315,6 @@ def _check(report: ExportReport) -> None:
         raise VmfError(
             "VMF339",
             subject=report.path,
-            rule="the export must agree with the network; nothing was written",
             found=found,
             fix="export without --int8" if report.int8 else "report it with the versions of torch and the runtime",
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The curves of a run in one small file that needs no other program to read."""
+"""Training history: mean losses and validation scores of each epoch, as a small JSON file."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bar with the terms below it in a terminal, one plain line an epoch elsewhere."""
+"""Progress display of a training: a bar with the loss terms in a terminal, one plain line an epoch elsewhere."""
 
 from __future__ import annotations
 

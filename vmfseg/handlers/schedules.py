@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What follows the course of a training: a learning rate that falls to zero, weights of the loss that grow."""
+"""Schedules of a training: polynomial decay of the learning rate, ramps of loss weights."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What TensorBoard (and MLflow) get to see of a run."""
+"""Logging of a run to TensorBoard and MLflow."""
 
 from __future__ import annotations
 

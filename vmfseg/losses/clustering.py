@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pull the kernels to the centers of the feature clusters."""
+"""Clustering loss: pull the kernels to the centers of the feature clusters."""
 
 from __future__ import annotations
 

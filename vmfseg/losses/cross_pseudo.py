@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two networks teach each other."""
+"""Cross pseudo supervision: each of two networks is trained on the hard masks of the other."""
 
 from __future__ import annotations
 

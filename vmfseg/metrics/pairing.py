@@ -114,11 +114,7 @@ def pair_files(predictions: StrPath, truths: StrPath) -> Pairing:
     for path in folders:
         if not path.exists() or path.is_dir() != folders[0].is_dir():
             raise VmfError(
-                "VMF160",
-                subject=str(path),
-                rule="predictions and truth must be two folders or two files",
-                found="no such file or folder" if not path.exists() else "one of each",
-                fix="check the paths",
+                "VMF160", subject=str(path), found="no such file or folder" if not path.exists() else "one of each"
             )
     if folders[1].is_file():
         case = case_name(folders[1]) or folders[1].name
@@ -133,7 +129,6 @@ def pair_files(predictions: StrPath, truths: StrPath) -> Pairing:
         raise VmfError(
             "VMF298",
             subject=f"{predictions}, {truths}",
-            rule="no prediction has the name of a truth file",
             found=f"{len(pred)} and {len(truth)} files, for instance {example}",
             fix=f"name them alike; the endings _{', _'.join(ROLES)} do not count",
         )
@@ -226,6 +221,5 @@ def _only(case: str, paths: Sequence[Path]) -> Path:
             subject=str(chosen[0].parent),
             rule=f"two files claim the case {case}",
             found=", ".join(path.name for path in chosen),
-            fix="keep one of them in the folder",
         )
     return chosen[0]

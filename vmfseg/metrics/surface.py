@@ -34,10 +34,8 @@ from scipy.ndimage import distance_transform_edt
 from scipy.spatial import KDTree
 
 __all__ = [
-    "average_surface_distance",
     "bounding_box",
     "check_spacing",
-    "hausdorff_distance",
     "mask_surface",
     "percentile_distance",
     "surface_distances",
@@ -130,35 +128,14 @@ def surface_distances(
     return _by_transform(points[0], surfaces[1], sizes), _by_transform(points[1], surfaces[0], sizes)
 
 
-def hausdorff_distance(
-    pred: npt.ArrayLike, truth: npt.ArrayLike, spacing: Sequence[float], percentile: float = 100.0
-) -> float:
-    """Return the Hausdorff distance in mm, or with ``percentile=95`` HD95 (definition: :mod:`vmfseg.metrics.surface`).
+def percentile_distance(forward: FloatArray, backward: FloatArray, percentile: float = 100.0) -> float:
+    """Return the larger of the two directed percentiles of :func:`surface_distances`: 100 is the Hausdorff distance.
 
     Example:
         >>> pred, truth = np.zeros((9, 9, 3), bool), np.zeros((9, 9, 3), bool)
         >>> pred[2:5, 2:5, 1], truth[2:5, 2:5, 2] = True, True
-        >>> hausdorff_distance(pred, truth, spacing=(1.25, 1.25, 8.0))
+        >>> percentile_distance(*surface_distances(pred, truth, spacing=(1.25, 1.25, 8.0)))
         8.0
-    """
-    return percentile_distance(*surface_distances(pred, truth, spacing), percentile)
-
-
-def average_surface_distance(pred: npt.ArrayLike, truth: npt.ArrayLike, spacing: Sequence[float]) -> float:
-    """Return the average symmetric surface distance (ASSD) in mm: the mean over both surfaces together.
-
-    Example:
-        >>> pred, truth = np.zeros((9, 9), bool), np.zeros((9, 9), bool)
-        >>> pred[2:4, 2], truth[2, 2] = True, True
-        >>> round(average_surface_distance(pred, truth, spacing=(3.0, 1.0)), 6)  # distances 0 and 3, and 0 back
-        1.0
-    """
-    forward, backward = surface_distances(pred, truth, spacing)
-    return float((forward.sum() + backward.sum()) / (forward.size + backward.size))
-
-
-def percentile_distance(forward: FloatArray, backward: FloatArray, percentile: float = 100.0) -> float:
-    """Return the larger of the two directed percentiles of :func:`surface_distances`.
 
     Raises:
         ValueError: if ``percentile`` is not in 0..100.

@@ -319,7 +319,6 @@ def find_bundle(bundle: StrPath) -> Path:
     raise VmfError(
         "VMF330",
         subject=str(bundle),
-        rule="there is no such bundle",
         found="a folder without configs/metadata.json" if given.is_dir() else "no such folder",
         fix=f"give the folder that holds configs and models.{hint}",
     )
@@ -335,10 +334,4 @@ def _steps(definition: Any) -> Iterator[dict[str, Any]]:
 
 
 def _broken(note: Path, found: str) -> VmfError:
-    return VmfError(
-        "VMF331",
-        subject=str(note),
-        rule="a model needs its manifest beside the weights",
-        found=found[:200],
-        fix="copy the manifest.json that the training wrote along with the weights, or train again",
-    )
+    return VmfError("VMF331", subject=str(note), found=found[:200])

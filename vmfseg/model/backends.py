@@ -159,7 +159,6 @@ def exported_file(name: str, weights: Path) -> Path:
         raise VmfError(
             "VMF344",
             subject=str(path),
-            rule="the export must be of the weights beside it",
             found="it was made of other weights" if made_of else f"no {note.name} that says of which",
             fix=order,
         )
@@ -172,10 +171,4 @@ def _check_outputs(path: StrPath, count: int) -> None:
 
 
 def _unusable(path: StrPath, cause: Any) -> VmfError:
-    return VmfError(
-        "VMF337",
-        subject=str(path),
-        rule="the file must be a network exported by vmfseg",
-        found=" ".join(str(cause).split())[:200],
-        fix="export the bundle again",
-    )
+    return VmfError("VMF337", subject=str(path), found=" ".join(str(cause).split())[:200])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What scanners and patients do to images, in five levels: to learn on source data what failure looks like."""
+"""Image corruptions in five levels, to calibrate the predicted quality on source data."""
 
 from __future__ import annotations
 

@@ -141,13 +141,7 @@ def definition_of(value: Any, place: str) -> Any:
         return {str(key): definition_of(item, f"{place}::{key}") for key, item in value.items()}
     record = _record(value)
     if record is None:
-        raise VmfError(
-            "VMF320",
-            subject=place,
-            rule="what a model is made of must be plain values or objects of the config, so that it can be built again",
-            found=f"{type(value).__module__}.{type(value).__qualname__}",
-            fix="write it as a number, a text, a list, or an object with _target_",
-        )
+        raise VmfError("VMF320", subject=place, found=f"{type(value).__module__}.{type(value).__qualname__}")
     target, arguments = record
     return {"_target_": target, **{k: definition_of(v, f"{place}::{k}") for k, v in arguments.items()}}
 
@@ -383,20 +377,8 @@ def _observes(value: Any) -> bool:
 
 
 def _wrong_arguments(place: str, found: str) -> VmfError:
-    return VmfError(
-        "VMF322",
-        subject=place,
-        rule="a definition must hold plain arguments that its class takes",
-        found=found,
-        fix="compare the manifest with that of another model, or train again",
-    )
+    return VmfError("VMF322", subject=place, found=found)
 
 
 def _no_network(place: str, found: str) -> VmfError:
-    return VmfError(
-        "VMF323",
-        subject=place,
-        rule="the definition must be of a network that fits into memory",
-        found=found,
-        fix="compare the manifest with that of another model, or train again",
-    )
+    return VmfError("VMF323", subject=place, found=found)

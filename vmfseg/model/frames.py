@@ -44,18 +44,11 @@ def parse_frames(frames: str | Sequence[int | str] | None, num_frames: int) -> l
                 raise VmfError(
                     "VMF235",
                     subject="frames",
-                    rule="the frame must exist",
                     found=f"frame {value} of {num_frames} (counted from 0)",
                     fix=f"Choose a frame from 0 to {num_frames - 1}.",
                 )
         else:
-            raise VmfError(
-                "VMF170",
-                subject="frames",
-                rule="frames must be numbers from 0, ED or ES, with commas between",
-                found=text or "nothing",
-                fix="write for instance ED,ES or 0,5",
-            )
+            raise VmfError("VMF170", subject="frames", found=text or "nothing")
         if value not in found:
             found.append(value)
     return found

@@ -183,13 +183,7 @@ def _check_jobs(jobs: Sequence[Job]) -> None:
     for job in jobs:
         place = job.output.resolve()
         if place in inputs:
-            raise VmfError(
-                "VMF173",
-                subject=str(job.output),
-                rule="an output must not be an input",
-                found=f"the labels of {job.name}",
-                fix="choose another output folder",
-            )
+            raise VmfError("VMF173", subject=str(job.output), found=f"the labels of {job.name}")
         if place in owners:
             raise VmfError(
                 "VMF172",

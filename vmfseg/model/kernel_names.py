@@ -66,19 +66,12 @@ def save_named_model(predictor: Predictor, names: Mapping[int, str], folder: Str
         raise ValueError("predictor must hold a network with vMF kernels, got one without.")
     place = Path(folder)
     if any((place / name).exists() for name in MODEL_FILES):
-        raise VmfError(
-            "VMF358",
-            subject=str(place),
-            rule="a model that is there is never overwritten",
-            found="a model",
-            fix="give a new folder",
-        )
+        raise VmfError("VMF358", subject=str(place), found="a model")
     chosen = {kernel: name for kernel, name in sorted(names.items()) if name != "background"}
     if not chosen:
         raise VmfError(
             "VMF359",
             subject=str(place),
-            rule="something must say what the kernels are called",
             found="a label map in which no class is drawn, or that fits no kernel",
             fix="draw some slices, or give names by hand",
         )
@@ -110,5 +103,4 @@ def _refused(path: StrPath, num_kernels: int, found: str) -> VmfError:
         subject=str(path),
         rule=f"names are texts by the number of a kernel, 0 to {num_kernels - 1}",
         found=found,
-        fix='write for instance {"3": "lung"}; vmfseg explain shows the kernels',
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Anatomy that a label map must have, whatever the image: measures between 0 and 1, 1 is what anatomy looks like.
+r"""Anatomical plausibility of a label map: measures from 0 to 1, where 1 is what anatomy looks like.
 
 ================  =====================================================================================================
 measure           meaning

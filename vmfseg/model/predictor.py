@@ -320,13 +320,7 @@ class Predictor:
     def _phases(self, found: dict[int, FramePrediction]) -> dict[str, int]:
         cavity = self._cavity
         if cavity is None:
-            raise VmfError(
-                "VMF171",
-                subject="frames",
-                rule="ED and ES need a class LV",
-                found=", ".join(self.labels.values()),
-                fix="give the frames by number",
-            )
+            raise VmfError("VMF171", subject="frames", found=", ".join(self.labels.values()))
         return find_phases([int((found[k].labels == cavity).sum()) for k in sorted(found)])
 
     def _joined(self, scan: Scan, frames: dict[int, Any]) -> Any:

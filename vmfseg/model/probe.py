@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reduced precision is tried in a child process first: a processor that lies about itself kills the process.
+"""Try reduced precision in a child process first: on some processors it kills the process.
 
 Some virtual machines advertise AMX and fault on its first instruction (SIGILL), which no ``except`` catches. oneDNN,
 which torch and OpenVINO both use, leaves AMX alone when ``ONEDNN_MAX_CPU_ISA`` says so.

@@ -156,7 +156,7 @@ class QualityModel:
         sizes: smallest and largest volume of every class there, in milliliters.
         interval: 5 % and 95 % quantile of truth minus prediction on subjects that the fit did not see, or empty.
         structures: ``intercept``, ``weights``, ``error`` and ``interval`` of every class, by name.
-        temperature: by which logits are divided for calibrated probabilities, see :mod:`vmfseg.model.temperature`.
+        temperature: by which logits are divided for calibrated probabilities, see :mod:`vmfseg.model.calibration`.
 
     Example:
         >>> model = QualityModel({"entropy": 0.1}, {"entropy": 0.05}, {"entropy": -0.1}, 0.85, 0.05)
@@ -204,13 +204,7 @@ class QualityModel:
             if not all(math.isfinite(value) for value in numbers) or used - set(model.scale):
                 raise ValueError("numbers are missing or not finite")
         except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
-            raise VmfError(
-                "VMF338",
-                subject=str(path),
-                rule="the file must be a quality model of vmfseg",
-                found=str(error),
-                fix="train the bundle again, or remove the file to segment without predicted Dice",
-            ) from error
+            raise VmfError("VMF338", subject=str(path), found=str(error)) from error
         return model
 
     def save(self, path: StrPath, **facts: Any) -> None:

@@ -220,9 +220,7 @@ def _check_same_grid(first: Scan, other: Scan) -> None:
         raise VmfError(
             "VMF267",
             subject=str(other.header.path),
-            rule="all channels of an image must lie on one grid",
             found=f"shape {other.header.shape} beside {first.header.shape} of {first.header.path}",
-            fix="resample the channels to the grid of the first one",
         )
 
 

@@ -177,9 +177,7 @@ def _segment(predictor: Predictor, job: Job, options: SegmentOptions) -> Segment
 
 def _unforeseen(error: Exception, image: str) -> VmfError:
     if isinstance(error, MemoryError):
-        return VmfError(
-            "VMF532", subject=image, rule="not enough memory", fix="lower --batch-size, or segment some frames"
-        )
+        return VmfError("VMF532", subject=image, fix="lower --batch-size, or segment some frames")
     return VmfError(
         "VMF900",
         subject=image,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where bundles lie that are called by name, and where a run of one may write.
+"""Search path of bundles that are called by name, and the default output folders of their runs.
 
 A name is looked up in ``./bundles``, in ``bundles`` of the repository that an editable install points to, and in the
 data of the installed package, in this order. Bundles of an installed package, and models that a bundle ships, are only

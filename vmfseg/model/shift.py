@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Is this scanner one that the model knows? A test of what scans look like to the network, subject by subject.
+r"""Domain shift test: do scans look to the network like those of its source, subject by subject?
 
 Of every subject a few statistics are kept, see :func:`vmfseg.model.prediction.volume_statistics`. With source
 subjects of domain :math:`d`, their mean :math:`\mu_d`, the spread :math:`s` of subjects within domains, :math:`n` new
@@ -133,13 +133,7 @@ class ShiftReference:
             if table.shape != (len(reference.domains), len(reference.names)) or not np.isfinite(table).all():
                 raise ValueError("the table has gaps")
         except (KeyError, TypeError, ValueError) as error:
-            raise VmfError(
-                "VMF341",
-                subject=str(path),
-                rule="the file must hold source statistics of vmfseg",
-                found=str(error),
-                fix="train the bundle again with its calibration stage",
-            ) from error
+            raise VmfError("VMF341", subject=str(path), found=str(error)) from error
         return reference
 
     def save(self, path: StrPath, **facts: Any) -> None:

@@ -92,9 +92,7 @@ def ship_model(
         raise VmfError(
             "VMF332",
             subject=str(trained.weights),
-            rule="only a model that the phantom alone taught is shipped",
             found=f"data {data.get('dataset')}, phantom alone: {data.get('is_phantom')}",
-            fix="train hearts or cords without --dataset_dir",
         )
     refuse_existing([target / name for name in SHIPPED_FILES], overwrite)
     network = trained.build_network()
@@ -178,11 +176,7 @@ def _calibration(folder: Path, digest: str) -> dict[str, dict[str, Any]]:
         note = folder / name
         if not note.is_file() or not is_about(note, digest):
             raise VmfError(
-                "VMF333",
-                subject=str(note),
-                rule="a model is shipped with the calibration of its weights",
-                found="it is about other weights" if note.is_file() else "no such file",
-                fix="train the bundle with its calibration stage, or pass --calibrate",
+                "VMF333", subject=str(note), found="it is about other weights" if note.is_file() else "no such file"
             )
         read(note)
         found[name] = dict(read_json(note))

@@ -44,11 +44,7 @@ def shift_groups(
     if predictor.source is None:
         note = predictor.model.weights.with_name("shift.json")
         raise VmfError(
-            "VMF342",
-            subject=str(note),
-            rule="the bundle must store statistics of its source, made with its weights",
-            found="they were made with other weights" if note.is_file() else "no such file",
-            fix="train it with its calibration stage (vmfseg train BUNDLE)",
+            "VMF342", subject=str(note), found="they were made with other weights" if note.is_file() else "no such file"
         )
     rows = _rows(data)
     groups = group_subjects(survey(predictor, rows if progress is None else progress(rows)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a prediction says to its reader: the flag with its reasons, and the function of the heart."""
+"""Content of ``quality.json``: the flag with its reasons, and the function of the heart."""
 
 from __future__ import annotations
 

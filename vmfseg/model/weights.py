@@ -64,13 +64,7 @@ def fill_network(network: torch.nn.Module, tensors: Mapping[str, torch.Tensor], 
     problems = _problems(network.state_dict(), tensors)
     if problems:
         more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
-        raise VmfError(
-            "VMF306",
-            subject=str(path),
-            rule="the weights must fit the network",
-            found="; ".join(problems[:3]) + more,
-            fix="give the options of the training (channels, num_kernels ... or paper.json) here too, or train again",
-        )
+        raise VmfError("VMF306", subject=str(path), found="; ".join(problems[:3]) + more)
     _check_finite(tensors, path)
     blank = any(tensor.is_meta for tensor in network.state_dict().values())
     wanted = network.state_dict()
@@ -157,11 +151,7 @@ def warm_start(network: torch.nn.Module, init: StrPath) -> list[str]:
     taken = {name: t for name, t in given.items() if name in wanted and wanted[name].shape == t.shape}
     if not any(t.ndim > 1 for t in taken.values()):
         raise VmfError(
-            "VMF351",
-            subject=str(file),
-            rule="some weights must fit the network to start from them",
-            found="; ".join(_problems(wanted, given)[:2]) or "no tensor in the file",
-            fix="use the network_def of that model, or train without --init",
+            "VMF351", subject=str(file), found="; ".join(_problems(wanted, given)[:2]) or "no tensor in the file"
         )
     _check_finite(taken, file)
     network.load_state_dict({n: t.to(wanted[n].dtype) for n, t in taken.items()}, strict=False)
@@ -185,13 +175,7 @@ def warm_start(network: torch.nn.Module, init: StrPath) -> list[str]:
 def _check_finite(tensors: Mapping[str, torch.Tensor], path: StrPath) -> None:
     broken = [name for name, tensor in tensors.items() if not bool(torch.isfinite(tensor.float()).all())]
     if broken:
-        raise VmfError(
-            "VMF402",
-            subject=str(path),
-            rule="weights must be finite",
-            found=f"NaN or infinite values in {', '.join(broken[:3])}",
-            fix="use another checkpoint, or train again with a lower learning rate",
-        )
+        raise VmfError("VMF402", subject=str(path), found=f"NaN or infinite values in {', '.join(broken[:3])}")
 
 
 def _problems(wanted: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> list[str]:
@@ -205,10 +189,4 @@ def _problems(wanted: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tens
 
 
 def _refuse(path: StrPath, found: Any) -> VmfError:
-    return VmfError(
-        "VMF401",
-        subject=str(path),
-        rule="the file must hold named tensors only",
-        found=str(found),
-        fix="use a file written by vmfseg, or train again",
-    )
+    return VmfError("VMF401", subject=str(path), rule="the file must hold named tensors only", found=str(found))

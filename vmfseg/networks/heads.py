@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is read off the activations: masks, by a learnt head or by an assignment of kernels, and presence."""
+"""Heads on the kernel activations: masks, by a learnt head or by an assignment of kernels, and presence."""
 
 from typing import Sequence  # noqa: UP035 - TorchScript
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels' starting point: a von Mises-Fisher mixture fitted to feature vectors by expectation-maximization."""
+"""Von Mises-Fisher mixture fitted to feature vectors by expectation-maximization, to initialize the kernels."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Convolutions of 3 × 3 with a quarter of the multiplications, for processors whose arithmetic is the limit.
+r"""Winograd's 3 × 3 convolutions: a quarter of the multiplications, for processors whose arithmetic is the limit.
 
 Winograd's minimal filtering :math:`F(4 \times 4, 3 \times 3)` (Lavin and Gray, CVPR 2016,
 https://arxiv.org/abs/1509.09308): an output tile :math:`Y` of 4 × 4 pixels comes from the 6 × 6 pixels :math:`d` under

@@ -32,7 +32,6 @@ def mark(*names: str) -> NDArray[np.bool_]:
 _LUNG = mark("lung")
 _AIRY = mark("lung", "vessel")
 _SOFT = mark("lung", "visceral_fat")
-_WALL = mark("muscle", "visceral_fat")
 _LIVER = mark("liver")
 _BACK = mark("lung", "visceral_fat", "vessel", "marrow", "cortical_bone", "cartilage")
 

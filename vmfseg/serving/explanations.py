@@ -176,7 +176,6 @@ class Explanations:
         """
         with self._lock:
             if key not in self._kept:
-                fix = "run the model again"
-                raise VmfError("VMF199", subject="result", rule="there is no such result any more", fix=fix)
+                raise VmfError("VMF199", subject="result")
             self._kept.move_to_end(key)
             return self._kept[key]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Middleware that checks token, host, size and speed of requests and sets security headers."""
+"""Middleware that checks token, host, size and speed of requests, counts wrong tokens and sets security headers."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ import hashlib
 import logging
 import re
 import secrets
+import threading
 import time
 from asyncio import wait_for
+from collections import OrderedDict
 from dataclasses import dataclass
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from vmfseg.serving.attempts import Attempts
 from vmfseg.serving.http_errors import Refusal, refusal_response
 from vmfseg.utils import VmfError
 
-__all__ = ["Gate", "GateRules", "client_address"]
+__all__ = ["Attempts", "Gate", "GateRules", "client_address"]
 
 logger = logging.getLogger("vmfseg.serving")
 
@@ -118,8 +119,7 @@ class Gate:
             return Refusal(self._too_large(f"{int(length)} bytes"))
         kind = headers.get("content-type", "").split(";")[0].strip().lower()
         if kind and scope["method"] in ("PUT", "POST") and path.startswith(_FORMS) and kind not in _FORM_TYPES:
-            fix = "send multipart/form-data"
-            return Refusal(VmfError("VMF194", subject="Content-Type", rule="a form is expected", found=kind, fix=fix))
+            return Refusal(VmfError("VMF194", subject="Content-Type", found=kind))
         return None
 
     def _wrong_token(self, scope: Scope, headers: Headers) -> Refusal:
@@ -159,7 +159,7 @@ class Gate:
 
     def _too_large(self, found: str) -> VmfError:
         limit = f"a request must not exceed {self.rules.max_upload} bytes"
-        return VmfError("VMF190", subject="upload", rule=limit, found=found, fix="start the server with --max-upload")
+        return VmfError("VMF190", subject="upload", rule=limit, found=found)
 
     def _log(self, scope: Scope, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", "-")
@@ -183,22 +183,60 @@ def _no_token() -> VmfError:
     return VmfError(
         "VMF188",
         subject="Authorization",
-        rule="the server's token is needed",
         found="none, or another",
         fix="send Authorization: Bearer TOKEN; in 3D Slicer log in with the token as password",
     )
 
 
 def _other_host(found: str) -> VmfError:
-    return VmfError(
-        "VMF189",
-        subject="request",
-        rule="only this machine's own programs and pages are served",
-        found=found[:80] or "no host",
-        fix="open http://127.0.0.1:PORT, or start the server with --token",
-    )
+    return VmfError("VMF189", subject="request", found=found[:80] or "no host")
 
 
 def _too_slow(size: int) -> VmfError:
     found = f"{size} bytes so far"
-    return VmfError("VMF191", subject="upload", rule="the body came too slowly", found=found, fix="send it again")
+    return VmfError("VMF191", subject="upload", found=found)
+
+
+_MAX_CLIENTS = 10_000
+
+
+class Attempts:
+    """Wrong tokens by client.
+
+    Args:
+        limit: wrong tokens that a client may send within ``seconds``.
+        seconds: after which a wrong token is forgotten.
+
+    Example:
+        >>> attempts = Attempts(limit=1)
+        >>> attempts.check("10.0.0.7")
+        >>> attempts.failed("10.0.0.7")
+        >>> attempts.check("10.0.0.7")
+        Traceback (most recent call last):
+        vmfseg.utils.errors.VmfError: error VMF562: too many wrong tokens...
+    """
+
+    def __init__(self, limit: int = 10, seconds: float = 60.0) -> None:
+        self.limit, self.seconds = limit, seconds
+        self._times: OrderedDict[str, list[float]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def failed(self, client: str) -> None:
+        """Note a wrong token."""
+        with self._lock:
+            recent = [*self._recent(client), time.monotonic()][-self.limit :]
+            self._times[client] = recent
+            self._times.move_to_end(client)
+            while len(self._times) > _MAX_CLIENTS:
+                self._times.popitem(last=False)
+
+    def check(self, client: str) -> None:
+        """Refuse a client with too many wrong tokens (VMF562)."""
+        with self._lock:
+            recent = self._recent(client)
+        if len(recent) >= self.limit:
+            raise VmfError("VMF562", subject="token", found=f"{len(recent)} within {self.seconds:g} seconds")
+
+    def _recent(self, client: str) -> list[float]:
+        start = time.monotonic() - self.seconds
+        return [moment for moment in self._times.get(client, []) if moment > start]

@@ -110,7 +110,7 @@ def as_refusal(error: BaseException, roots: Iterable[Path] = ()) -> Refusal:
     if found is not None:
         return Refusal(public_error(found, roots))
     if isinstance(error, MemoryError):
-        return Refusal(VmfError("VMF532", rule="not enough memory", fix="send a smaller image, or one frame"), 503)
+        return Refusal(VmfError("VMF532", fix="send a smaller image, or one frame"), 503)
     if isinstance(error, ValueError):
         return Refusal(public_error(VmfError("VMF100", rule=str(error)), roots))
     logger.error("unforeseen %s", type(error).__name__, exc_info=error)

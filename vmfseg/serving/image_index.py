@@ -69,9 +69,7 @@ class ImageIndex:
     def __init__(self, root: StrPath) -> None:
         self.root = Path(root).expanduser().absolute()
         if not self.root.is_dir():
-            raise VmfError(
-                "VMF279", subject=str(root), rule="--studies must be a folder", found="none", fix="make the folder"
-            )
+            raise VmfError("VMF279", subject=str(root), found="none")
         self.lock = threading.RLock()
         self._index: dict[str, IndexedImage] = {}
         self._read_at = 0.0
@@ -180,12 +178,7 @@ class ImageIndex:
         with self.lock:
             study = self.get(image)
             if not self.info(image).get("uploaded"):
-                raise VmfError(
-                    "VMF198",
-                    subject=image,
-                    rule="only uploaded images can be removed",
-                    fix="remove the file on the server itself",
-                )
+                raise VmfError("VMF198", subject=image)
             keep_version(study.path, self.root / HIDDEN / "removed", study.suffix)
             study.path.unlink()
             self._info.pop(image, None)
@@ -266,6 +259,4 @@ def keep_version(path: Path, folder: Path, suffix: str) -> int:
 
 
 def _taken(name: str) -> VmfError:
-    return VmfError(
-        "VMF196", subject=name, rule="there is such an image already", fix="choose another id; images are not replaced"
-    )
+    return VmfError("VMF196", subject=name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labels of the studies, ``labels/TAG/ID.nii.gz`` as in MONAI Label; earlier versions are kept.
+"""Labels of the studies, ``labels/TAG/ID.nii.gz`` as in MONAI Label; versions are kept, frames of a cine together.
 
 The newest label of an image and tag has the plain name; those before it are kept, numbered, in
 ``.vmfseg/versions/TAG``.
@@ -18,13 +18,13 @@ import numpy.typing as npt
 
 from vmfseg.data.masks import align_label
 from vmfseg.data.reader import SUPPORTED_SUFFIXES, Volume, read_header, read_volume
-from vmfseg.serving.cine_labels import write_frame_label
+from vmfseg.model.scan import Scan, map_image, write_map
 from vmfseg.serving.image_index import HIDDEN, LABELS, ImageIndex, IndexedImage, is_inside, keep_version
 from vmfseg.serving.names import check_id, check_plain
 from vmfseg.utils import VmfError
 from vmfseg.utils.io import copy_file
 
-__all__ = ["FINAL", "ORIGINAL", "Label", "LabelStore", "check_label"]
+__all__ = ["FINAL", "ORIGINAL", "Label", "LabelStore", "check_frame", "check_label", "write_frame_label"]
 
 #: Tags of MONAI Label: what a person has finished, and what a model proposed.
 FINAL, ORIGINAL = "final", "original"
@@ -80,8 +80,7 @@ class LabelStore:
         label = self._find(study.id, tag)
         if label is None:
             there = ", ".join(self.of_image(study.id)) or "none"
-            fix = "save one by PUT /datastore/label"
-            raise VmfError("VMF182", subject=f"{image}, tag {tag}", rule="there is no such label", found=there, fix=fix)
+            raise VmfError("VMF182", subject=f"{image}, tag {tag}", found=there)
         return label
 
     def save(self, image: str, tag: str, file: Path, suffix: str, info: Mapping[str, Any]) -> Label:
@@ -183,3 +182,52 @@ def check_label(study: IndexedImage, file: Path) -> tuple[npt.NDArray[Any], int]
         align_label(image, replace(label, array=label.array[..., 0]))
         return label.array, header.num_frames
     return align_label(image, label).array, header.num_frames
+
+
+def check_frame(frame: Any, frames: int) -> int:
+    """Return the number of a frame if the image has it.
+
+    Raises:
+        VmfError: VMF185 no whole number, VMF235 a frame that does not exist.
+
+    Example:
+        >>> check_frame(8, 8)
+        Traceback (most recent call last):
+        vmfseg.utils.errors.VmfError: error VMF235: the frame must exist...
+    """
+    fix = f"Choose a frame from 0 to {frames - 1}."
+    if isinstance(frame, bool) or not isinstance(frame, int):
+        found = repr(frame)[:40]
+        raise VmfError("VMF185", subject="frame", rule="must be a whole number", found=found, fix=fix)
+    if not 0 <= frame < frames:
+        raise VmfError("VMF235", subject="frame", found=f"frame {frame}", fix=fix)
+    return frame
+
+
+def write_frame_label(
+    study: IndexedImage, old: Path | None, values: npt.NDArray[Any], frame: Any, folder: Path
+) -> Path:
+    """Write a label with all frames of a cine: the given frame, the other ones as they were, or else empty.
+
+    Args:
+        study: the cine.
+        old: its label until now. One that does not have the frames of the cine is not used.
+        values: the label of the frame, on the grid of the cine.
+        frame: counted from 0.
+        folder: where to write the file.
+
+    Raises:
+        VmfError: VMF185 and VMF235 about the frame, VMF501 to VMF503 if the file cannot be written.
+    """
+    scan = Scan.open(study.path)
+    number = check_frame(frame, scan.num_frames)
+    whole = np.zeros((*scan.grid_shape, scan.num_frames), np.float32)
+    if old is not None:
+        known = read_volume(old, kind="label").array
+        if known.shape == whole.shape:
+            whole[:] = known
+    whole[..., number] = values
+    kind = "uint8" if whole.max() <= np.iinfo(np.uint8).max else "uint16"
+    target = folder / "frames.nii.gz"
+    write_map(target, map_image(scan, whole.astype(kind)))
+    return target

@@ -159,5 +159,5 @@ def find_model(models: Mapping[str, ServedModel], name: str) -> ServedModel:
     """
     if name not in models:
         fix = did_you_mean(name, models).strip() or f"there are {', '.join(models)}"
-        raise VmfError("VMF180", subject=name[:80], rule="there is no such model", fix=fix)
+        raise VmfError("VMF180", subject=name[:80], fix=fix)
     return models[name]

@@ -208,7 +208,5 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.listen(128)  # whoever connects from now on waits until the models are loaded
     except (OSError, OverflowError) as error:
         listener.close()
-        raise VmfError(
-            "VMF543", subject=f"{host}:{port}", rule="the address cannot be used", found=str(error), fix="try --port 0"
-        ) from error
+        raise VmfError("VMF543", subject=f"{host}:{port}", found=str(error)) from error
     return listener

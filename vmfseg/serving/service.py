@@ -10,9 +10,8 @@ from pathlib import Path
 from fastapi import Request
 
 from vmfseg.model import Predictor
-from vmfseg.serving.attempts import Attempts
 from vmfseg.serving.explanations import Explanations
-from vmfseg.serving.gate import GateRules
+from vmfseg.serving.gate import Attempts, GateRules
 from vmfseg.serving.image_index import ImageIndex
 from vmfseg.serving.label_store import LabelStore
 from vmfseg.serving.served_models import ServedModel

@@ -71,8 +71,7 @@ class Training:
         values = {name: _option(key, params[key], kind) for key, (name, kind) in OPTIONS.items() if key in params}
         with self._lock:
             if self._process is not None:
-                fix = "wait for it, or stop it by DELETE /train/"
-                raise VmfError("VMF541", subject="training", rule="a training runs already", fix=fix)
+                raise VmfError("VMF541", subject="training")
             share = float(_number("val_split", params.get("val_split", 0.2), float))
             trained = model.predictor.model
             if not (trained.root / "configs" / "train.json").is_file():
@@ -124,8 +123,7 @@ class Training:
         """
         with self._lock:
             if not self._task or (running_only and self._process is None):
-                fix = "start one by POST /train/MODEL"
-                raise VmfError("VMF187", subject="training", rule="no training is running", fix=fix)
+                raise VmfError("VMF187", subject="training")
             return self._describe()
 
     def stop(self) -> dict[str, Any]:
@@ -262,13 +260,7 @@ def row_overrides(rows: list[Row], labels: LabelStore, config: Mapping[str, Any]
 def _labeled_frames(path: Path) -> list[int]:
     array = read_volume(path, kind="label").array
     if array.ndim == 3:
-        raise VmfError(
-            "VMF237",
-            subject=path.name,
-            rule="the label of a cine must have its frames",
-            found="one volume",
-            fix="save the label with all frames, those without labels empty",
-        )
+        raise VmfError("VMF237", subject=path.name, found="one volume")
     return [k for k in range(array.shape[3]) if array[..., k].any()]
 
 

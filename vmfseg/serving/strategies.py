@@ -31,7 +31,7 @@ def check_strategy(name: str) -> str:
     """
     if name not in STRATEGIES:
         fix = did_you_mean(name, STRATEGIES).strip() or f"there are {', '.join(STRATEGIES)}"
-        raise VmfError("VMF186", subject=name[:80], rule="there is no such strategy", fix=fix)
+        raise VmfError("VMF186", subject=name[:80], fix=fix)
     return name
 
 

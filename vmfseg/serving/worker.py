@@ -103,4 +103,4 @@ class Worker:
 
 
 def _full(count: int) -> VmfError:
-    return VmfError("VMF540", subject="queue", rule="the server is busy", found=f"{count} jobs", fix="try again later")
+    return VmfError("VMF540", subject="queue", found=f"{count} jobs")

@@ -177,7 +177,7 @@ class Sessions:
         """
         self.sweep()
         if len(self._sessions) >= _MAX_SESSIONS:
-            raise VmfError("VMF542", rule="there are too many sessions", fix="delete one, or wait until one expires")
+            raise VmfError("VMF542")
         if not files:
             raise VmfError("VMF185", subject="files", rule="a session needs an image", fix="send files=@scan.nii.gz")
         folder = self.workspace.new_folder()
@@ -211,8 +211,7 @@ class Sessions:
         with self._lock:
             session = self._sessions.get(session_id)
             if session is None:
-                fix = "create one by PUT /session/"
-                raise VmfError("VMF183", subject="session", rule="there is no such session, or it expired", fix=fix)
+                raise VmfError("VMF183", subject="session")
             if touch:
                 session.used = time.time()
             return session

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What everything else stands on: the one error, the one writer, stateless seeds, argument checks."""
+"""Utilities: the error class, atomic writing of files, stateless seeds, checks of arguments."""
 
 from .checks import check_choice, did_you_mean
 from .errors import VmfError

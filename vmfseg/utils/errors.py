@@ -22,10 +22,9 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["EXIT_CODES", "VmfError", "find_vmf_error", "printable"]
+from vmfseg.utils.error_codes import CURES, EXIT_CODES, registered_rule
 
-#: Exit code of a command by the first digit of the error code.
-EXIT_CODES = {"1": 2, "2": 3, "3": 4, "4": 5, "5": 6, "9": 7}
+__all__ = ["EXIT_CODES", "VmfError", "find_vmf_error", "printable"]
 
 _MAX_LENGTH = 600
 _BLOCK = re.compile(
@@ -41,29 +40,33 @@ class VmfError(ValueError):
         code: ``"VMFnnn"`` of :data:`vmfseg.utils.error_codes.ERROR_CODES`, stable over releases, so that scripts can
             rely on it.
         subject: the argument or file that is refused.
-        rule: what does not hold, one short clause.
+        rule: what does not hold, one short clause; the text of the registry if it is left out.
         found: what came instead.
-        fix: what the user can do about it.
+        fix: what the user can do about it; the cure of the registry if it is left out.
 
     Every field becomes one line of bounded length. Control characters, which a file name may hold and a terminal would
     obey, are escaped.
 
     Example:
-        >>> error = VmfError("VMF213", subject="a.nii.gz", rule="the file is empty", found="0 bytes", fix="copy again")
+        >>> error = VmfError("VMF204", subject="a.nii.gz", found="0 bytes")
         >>> print(error)
-        error VMF213: the file is empty
+        error VMF204: the file is empty
           about  a.nii.gz
           found  0 bytes
-          fix    copy again
+          fix    copy or download the file again
         >>> error.exit_code
         3
     """
 
-    def __init__(self, code: str, *, subject: str = "", rule: str = "", found: str = "", fix: str = "") -> None:
+    def __init__(
+        self, code: str, *, subject: str = "", rule: str | None = None, found: str = "", fix: str | None = None
+    ) -> None:
         block = _BLOCK.search(code)
         if block is not None:  # a worker process of torch rebuilds exceptions from their text alone
             parts = {key: value or "" for key, value in block.groupdict().items()}
             code, subject, rule, found, fix = (parts[k] for k in ("code", "subject", "rule", "found", "fix"))
+        rule = registered_rule(code) if rule is None else rule
+        fix = CURES.get(code, "") if fix is None else fix
         self.code, self.subject, self.rule, self.found, self.fix = (_line(s) for s in (code, subject, rule, found, fix))
         super().__init__(self.render())
 
@@ -92,7 +95,7 @@ def find_vmf_error(error: BaseException) -> VmfError | None:
     keep the cause chain or the message, and that is where this looks.
 
     Example:
-        >>> inner = VmfError("VMF213", subject="a.nii.gz", rule="the file is empty", found="0 bytes", fix="copy again")
+        >>> inner = VmfError("VMF204", subject="a.nii.gz", found="0 bytes")
         >>> find_vmf_error(RuntimeError(f"applying transform failed: {inner} in worker 3")).subject
         'a.nii.gz'
         >>> find_vmf_error(KeyError("x")) is None

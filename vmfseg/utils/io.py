@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one writer: a file is either the old one or the complete new one, whatever happens in between.
+"""Atomic writing of files: a file is either the old one or the complete new one, whatever happens in between.
 
 :func:`atomic_path` hands out a temporary file beside the target; when the block ends well, the file is flushed to disk
 and renamed over the target in one step (``os.replace``), otherwise it is removed and the target stays as it was.
@@ -179,19 +179,12 @@ def _as_vmf_error(error: OSError, target: Path) -> VmfError:
     if error.errno == errno.EEXIST and os.path.lexists(target):  # else a folder on the way is a file
         return _exists(target)
     if error.errno in _FULL:
-        return VmfError(
-            "VMF501",
-            subject=str(target),
-            rule="the disk is full; the previous file is unchanged",
-            found=_reason(error),
-            fix="free some space or choose another output folder",
-        )
+        return VmfError("VMF501", subject=str(target), found=_reason(error))
     return VmfError(
         "VMF502",
         subject=str(target),
         rule="the output cannot be written; the previous file is unchanged",
         found=_reason(error),
-        fix="check the permissions or choose another output folder",
     )
 
 

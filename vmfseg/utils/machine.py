@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What there is to work with: Python, libraries, devices, memory, disk, and a cache folder that can be written."""
+"""Inspect the machine: Python, libraries, devices, memory, disk, and whether the cache folder can be written."""
 
 from __future__ import annotations
 

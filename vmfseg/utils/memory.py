@@ -55,18 +55,10 @@ def check_memory(
     """
     if voxels > max_voxels:
         raise VmfError(
-            "VMF216",
-            subject=path,
-            rule=f"an image may have at most {max_voxels} voxels",
-            found=f"{cause} {voxels}",
-            fix="check size and spacing in the header; if they are right, raise max_voxels",
+            "VMF216", subject=path, rule=f"an image may have at most {max_voxels} voxels", found=f"{cause} {voxels}"
         )
     free = available_memory()
     if free is not None and needed > free:
         raise VmfError(
-            "VMF512",
-            subject=path,
-            rule="the image does not fit into the free memory",
-            found=f"it needs {needed / 2**30:.2f} GiB, {free / 2**30:.2f} GiB are free",
-            fix="close other programs, use fewer workers, or crop the image",
+            "VMF512", subject=path, found=f"it needs {needed / 2**30:.2f} GiB, {free / 2**30:.2f} GiB are free"
         )

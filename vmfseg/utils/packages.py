@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packages that only some users need."""
+"""Import of packages that only some users need."""
 
 from __future__ import annotations
 
@@ -50,10 +50,4 @@ def check_package(module: str) -> None:
 
 def _missing(module: str, found: str) -> VmfError:
     extra = _EXTRAS.get(module.partition(".")[0], "export")
-    return VmfError(
-        "VMF530",
-        subject=module,
-        rule="this needs a package that is not installed",
-        found=found,
-        fix=f"pip install 'vmfseg[{extra}]'",
-    )
+    return VmfError("VMF530", subject=module, found=found, fix=f"pip install 'vmfseg[{extra}]'")

@@ -36,13 +36,7 @@ def check_weights(path: StrPath) -> None:
     file = Path(path)
     problem = safetensors_problem(file) if file.suffix == ".safetensors" else torch_file_problem(file)
     if problem:
-        raise VmfError(
-            "VMF413",
-            subject=str(path),
-            rule="weights must be named tensors and nothing else",
-            found=problem,
-            fix="get the file again from someone you trust, or train again",
-        )
+        raise VmfError("VMF413", subject=str(path), found=problem)
 
 
 def torch_file_problem(path: Path) -> str:

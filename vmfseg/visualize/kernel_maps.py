@@ -158,9 +158,7 @@ def no_kernels(predictor: Predictor) -> VmfError:
     return VmfError(
         "VMF354",
         subject=predictor.model.name or "model",
-        rule="only a network with vMF kernels has kernel maps",
         found=str(predictor.model.network.get("_target_", type(predictor.network).__name__)),
-        fix="segment with it, or train vmfseg.networks.VMFNet for kernel maps",
     )
 
 

@@ -116,13 +116,7 @@ def run_experiment(model: Model, dataset_dir: StrPath | None = None) -> tuple[Ex
         if name not in _PHANTOM or not (number is None or (type(number) is int and 0 <= number <= _PHANTOM[name])):
             raise _not_plain(f"phantom::{name}", number)
     if not dataset_dir and (not arguments or noted.get("is_phantom") is False or arguments.get("dataset") == "folder"):
-        raise VmfError(
-            "VMF324",
-            subject="--dataset_dir",
-            rule="the data of this run is needed for pictures of cases",
-            found="a run on other data than the phantom",
-            fix="pass --dataset_dir with the folder that the run was trained on",
-        )
+        raise VmfError("VMF324", subject="--dataset_dir", found="a run on other data than the phantom")
     experiment = prepare_experiment(**arguments, dataset_dir=dataset_dir or "", quiet=True)
     return experiment, all(noted.get(key) in (None, value) for key, value in experiment.fingerprint.items())
 
@@ -203,30 +197,12 @@ def _check_summary(path: Path, summary: Mapping[str, Any]) -> None:
     wrong += [] if "mean_dice" in summary else ["mean_dice"]
     wrong += [] if all(isinstance(g, dict) and isinstance(g.get("classes"), dict) for g in groups) else ["classes"]
     if wrong:
-        raise VmfError(
-            "VMF391",
-            subject=str(path),
-            rule="the scores of a run must be complete",
-            found=f"no {', no '.join(wrong)}",
-            fix="evaluate again, or give another folder",
-        )
+        raise VmfError("VMF391", subject=str(path), found=f"no {', no '.join(wrong)}")
 
 
 def _strange(path: Path, found: str) -> VmfError:
-    return VmfError(
-        "VMF353",
-        subject=str(path),
-        rule="the file must be written by vmfseg",
-        found=found,
-        fix="evaluate again, or give another folder",
-    )
+    return VmfError("VMF353", subject=str(path), found=found)
 
 
 def _not_plain(name: str, value: Any) -> VmfError:
-    return VmfError(
-        "VMF355",
-        subject=f"manifest.json: data::{name}",
-        rule="the data of a model must be described by plain arguments of prepare_experiment",
-        found=str(value)[:80],
-        fix="train again, or make the report with --cases 0",
-    )
+    return VmfError("VMF355", subject=f"manifest.json: data::{name}", found=str(value)[:80])

@@ -14,12 +14,11 @@ from safetensors.torch import save as safetensors_bytes
 
 from vmfseg.data import LoadVolumed
 from vmfseg.engines.stages.runner import say
-from vmfseg.model.calibration import fit_quality, quality_cases
+from vmfseg.model.calibration import fit_quality, fit_temperature, quality_cases
 from vmfseg.model.predictor import Predictor
 from vmfseg.model.quality import QUALITY_FORMAT, typical_ranges
 from vmfseg.model.shift import SHIFT_FORMAT, ShiftReference
 from vmfseg.model.survey import group_subjects, survey
-from vmfseg.model.temperature import fit_temperature
 from vmfseg.utils import atomic_write
 from vmfseg.utils.io import StrPath, copy_file
 

@@ -163,9 +163,7 @@ def _refuse_other(name: str, folder: Path) -> None:
         raise VmfError(
             "VMF390",
             subject=str(folder.parent.parent),
-            rule="--resume goes on with an interrupted run of the same settings, and there is none",
             found=f"stage {name} was interrupted with other settings ({others[0].name} instead of {folder.name})",
-            fix="give the settings and the data of that run, or leave out --resume to start anew beside it",
         )
 
 

@@ -256,9 +256,7 @@ def _check_classes(trainer: Any) -> None:
         raise VmfError(
             "VMF294",
             subject=f"class {', '.join(absent)}",
-            rule="every class must be in some labelled training slice",
             found=f"no voxel of it in {len(dataset)} slices of {len(dataset.rows)} volumes",
-            fix="raise labeled_fraction, check image_size and pixdim, or leave the class out of the labels",
         )
 
 

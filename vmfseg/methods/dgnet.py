@@ -13,8 +13,8 @@ code :math:`d`, Gaussian, from the image; :math:`\hat X = D(C, [s, d])` by adapt
 .. math:: L_{test} = |X - \hat X|_1 + 5 \, (L_{Dice} + L_{CE}) + L_{domain}
 
 without Dice and cross-entropy for images without a label, in the scheme of :class:`vmfseg.methods.MetaTrainer` with
-step size :math:`10^{-3}` and second order. Weights and terms are those of the released code (equation numbers: not
-checked against print).
+step size :math:`10^{-3}` and second order. Weights and terms are those of the released code; the
+print, with its equation numbers, was not at hand.
 
 Departures from the released code: (1) the domain classifier has a cross-entropy, in place of a logit loss on a softmax.
 (2) The rank of unlabelled images is that of the softmax, too (there of the raw maps). (3) Leaky ReLUs between the

@@ -10,8 +10,10 @@ space of as many dimensions as there are classes:
 
 .. math:: L = L_{seg} + 0.01 \, KL(q(z|x) \,\|\, \mathcal N(0, I)) + 0.001 \, \sigma_{K+1}(M)
 
-with :math:`M` the features of 2000 random pixels and :math:`K` the number of classes, background included. Weights and
-number of pixels are those of the released code (equation numbers: not checked against print).
+with :math:`M` the features of 2000 random pixels and :math:`K` the number of classes, background included. In the
+paper's sections: the last term is the rank loss of "Linear-Dependency Modeling", the divergence that of "Distribution
+Alignment", the sum the objective of "Model Training". Weights and number of pixels are those of the released code.
+Sections are named because the print, with its equation numbers, was not at hand.
 
 Departures from the released code: (1) :math:`z = \mu + \sigma\epsilon`; the code samples twice, which gives mean
 :math:`\mu(1+\sigma)` and deviation :math:`\sigma^2`. (2) One network with all classes in place of a cascade (cord

@@ -10,7 +10,7 @@ meta-train loss is Dice and the meta-test loss
 
 :math:`L_{compact}` (section 2.2) is the inverse isoperimetric quotient of the predicted masks, summed over the images;
 :math:`L_{smooth}` (section 2.3) the triplet loss of embeddings of contours and of rings around them, over both sets of
-domains. Equation numbers: not checked against print.
+domains. Sections are named because the print, with its equation numbers, was not at hand.
 
 Departures from the released code (TensorFlow 1): (1) the U-Net of the other methods, with skip connections (released:
 each up-stage is concatenated with itself), single slices, augmentation of the data's transforms. (2) One optimizer for

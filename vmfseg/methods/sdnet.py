@@ -15,13 +15,16 @@ Factor augmentation decodes the anatomy of a labelled image in the style of an i
 the label of the first and is trained on with the same terms, less the divergence. (Resolution augmentation is the
 random scaling of the data's transforms.)
 
-The sum is the loss of the section on training in both papers (equation numbers: not checked against print).
+The sum is that of 2019 (:math:`L_{KL}, L_{segm}, L_{adv}, L_{rec}, L_{z_{rec}}`) with the weights of 2020 and
+without :math:`L_{adv}`. The print, with its equation numbers, was not at hand.
 
 Departures: (1) the decoder really uses the style; the one of the released code for STACOM 2020 has no modulation, so
 its output is the same for any style, and its loop over augmented batches runs zero times. (2) The augmented images are
 made by the network in training itself, without gradient, after a warm-up, unless a trained ``generator`` is given; the
 paper trains one first and freezes it. (3) No adversarial loss on the masks, as in all later code of the authors.
-(4) The map before the dense layer of the style encoder is averaged to a fixed grid, so that any image size works.
+(4) The map before the dense layer of the style encoder is averaged to a fixed grid, so that any image size works. (5)
+The style that is encoded again is that of the image's own reconstruction, as in the code of 2020; in 2019 it is drawn
+from the prior.
 """
 
 # no `from __future__ import annotations` here: TorchScript reads the types of forward at run time

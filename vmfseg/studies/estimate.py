@@ -7,7 +7,8 @@ seconds of stage :math:`s` and :math:`n_s` its iterations, in the short run and 
 .. math:: c' = \sum_s c_s \, n'_s / n_s ,
 
 with :math:`n'_s / n_s = 1` for stages that do not iterate. CPU seconds are read when a stage announces itself in the
-log, to a tenth of a second.
+log, to a tenth of a second. The seconds that pass are extrapolated alike; times the GPUs that a run holds, they are its
+GPU hours.
 """
 
 from __future__ import annotations
@@ -43,12 +44,14 @@ class Cost:
         method: its name.
         runs: of it in the plan.
         cpu_hours: of one run.
+        gpu_hours: of one run, 0 for a study whose ``resources`` have no GPU.
         memory_gb: peak of the short run.
     """
 
     method: str
     runs: int
     cpu_hours: float
+    gpu_hours: float
     memory_gb: float
 
 
@@ -86,8 +89,10 @@ def _time(plan: Plan, run: Run, count: int) -> Cost:
         marks, result = _watch(folder, plan.study.resources.cpus)
         if result["error"] is not None:
             raise VmfError(**{**result["error"], "subject": f"timed run of {run.cell.method}"})
-    total = _extrapolate(marks, float(result["cpu_seconds"]), ratios)
-    return Cost(run.cell.method, count, total / 3600, result["peak_memory_mb"] / 1000)
+    cpu = _extrapolate([(stage, cpu) for stage, cpu, _ in marks], float(result["cpu_seconds"]), ratios)
+    passed = _extrapolate([(stage, passed) for stage, _, passed in marks], float(result["seconds"]), ratios)
+    gpu = plan.study.resources.gpus * passed
+    return Cost(run.cell.method, count, cpu / 3600, gpu / 3600, result["peak_memory_mb"] / 1000)
 
 
 def planned_iterations(config: Mapping[str, Any]) -> dict[str, int]:
@@ -102,22 +107,22 @@ def planned_iterations(config: Mapping[str, Any]) -> dict[str, int]:
     return found
 
 
-def _watch(folder: Path, cpus: int) -> tuple[list[tuple[str, float]], dict[str, Any]]:
-    """Execute a run and return the CPU seconds at which each stage began, and its result."""
-    execution, marks = Execution(folder, cpus), dict[str, float]()
+def _watch(folder: Path, cpus: int) -> tuple[list[tuple[str, float, float]], dict[str, Any]]:
+    """Execute a run and return the CPU seconds and the seconds after which each stage began, and its result."""
+    start, execution, marks = time.monotonic(), Execution(folder, cpus), dict[str, tuple[float, float]]()
     try:
         while (result := execution.poll()) is None:
             text = (folder / "log.txt").read_text(encoding="utf-8", errors="replace")
             for stage in _STAGE.findall(text):
-                marks.setdefault(stage, execution.cpu_seconds())
+                marks.setdefault(stage, (execution.cpu_seconds(), time.monotonic() - start))
             time.sleep(0.1)
     finally:
         execution.stop()
-    return list(marks.items()), result
+    return [(stage, *seconds) for stage, seconds in marks.items()], result
 
 
 def _extrapolate(marks: list[tuple[str, float]], total: float, ratios: Mapping[str, float]) -> float:
-    """Return the CPU seconds of the real run.
+    """Return the seconds of the real run, CPU seconds or those that pass.
 
     Example:
         >>> _extrapolate([("training", 5.0), ("evaluation", 15.0)], 20.0, {"training": 30.0})

@@ -25,7 +25,7 @@ from typing import Any
 
 from vmfseg.utils import VmfError, read_json, sha256_file, write_json
 from vmfseg.utils.errors import find_vmf_error
-from vmfseg.utils.manifest import installed_versions, library_versions
+from vmfseg.utils.manifest import library_versions, nnunet_versions
 
 __all__ = [
     "ATTEMPT",
@@ -250,7 +250,7 @@ def _earlier(folder: Path) -> dict[str, Any]:
 
 
 def _check_versions(planned: Mapping[str, str]) -> None:
-    here = {**library_versions(), **installed_versions([name for name in planned if name not in library_versions()])}
+    here = {**library_versions(), **(nnunet_versions() if "nnunetv2" in planned else {})}
     other = [
         f"{name} {here.get(name)} instead of {version}"
         for name, version in planned.items()

@@ -30,7 +30,7 @@ from vmfseg.studies.study_file import Study
 from vmfseg.studies.study_parts import Cell, Method
 from vmfseg.utils import VmfError, did_you_mean, sha256_file, write_json
 from vmfseg.utils.io import sha256_bytes
-from vmfseg.utils.manifest import installed_versions, library_versions
+from vmfseg.utils.manifest import library_versions, nnunet_versions
 
 __all__ = ["Plan", "Run"]
 
@@ -179,7 +179,7 @@ class Plan:
         config, texts = self._changed(cell.method, {**changes, "dataset": self.data.dataset})
         versions = self.versions
         if any(_NNUNET in text for text in texts.values()):
-            versions = {**versions, **installed_versions(["nnunetv2"])}
+            versions = {**versions, **nnunet_versions()}
         decides: dict[str, Any] = {"data": self.data.fingerprint, "versions": versions}
         weights = find_weights(config["init"]) if config.get("init") else None
         if weights is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import os
+import socket
 import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ __all__ = ["RayEngine"]
 
 _OPTIONS = ("address", "shared")
 _RETRIES = 5
+_KNOCK_SECONDS = 10.0
 _MAX_MEMBER = 4 * 2**30
 
 
@@ -53,8 +55,9 @@ class RayEngine:
         if self._own:
             try:
                 place = {"address": options["address"]} if "address" in options else {"include_dashboard": False}
+                _knock(options.get("address", ""))
                 self._ray.init(log_to_driver=False, **place)
-            except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
+            except (OSError, ValueError, RuntimeError) as error:
                 raise VmfError(
                     "VMF379",
                     subject=f"--engine address={options.get('address', '')}",
@@ -116,6 +119,17 @@ class RayEngine:
             )
             return {"state": "failed", "error": lost.as_dict()}
         return dict(result)
+
+
+def _knock(address: str) -> None:
+    """Make sure that somebody listens at an address: Ray itself tries for many minutes.
+
+    Raises:
+        OSError: nobody does.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_SECONDS).close()
 
 
 def _remote(folder: str, cpus: int, files: bytes | None, datalist: bytes | None) -> tuple[dict[str, Any], bytes | None]:

@@ -51,11 +51,11 @@ def segment(
     frames: Annotated[str | None, typer.Option(help="Of a cine: ED,ES or numbers like 0,5; default all.")] = None,
     probabilities: Annotated[bool, typer.Option("--probabilities", help="Write calibrated probabilities too.")] = False,
     dicom_seg: Annotated[
-        bool, typer.Option("--dicom-seg", help="Write DICOM SEG for DICOM input too (needs vmfseg\\[dicom]).")
+        bool, typer.Option("--dicom-seg", help="Write DICOM SEG for DICOM input too (needs vmfseg[dicom]).")
     ] = False,
     mesh: Annotated[
         str | None,
-        typer.Option(metavar="stl", help="Write a surface of each structure, mm in LPS (needs vmfseg\\[mesh])."),
+        typer.Option(metavar="stl", help="Write a surface of each structure, mm in LPS (needs vmfseg[mesh])."),
     ] = None,
     box: Annotated[bool, typer.Option("--box", help="Write the box around what was found too, in voxels.")] = False,
     activations: Annotated[bool, typer.Option("--activations", help="Write the maps of all kernels too.")] = False,
@@ -93,10 +93,10 @@ def segment(
 
     \b
     Examples:
-      vmfseg segment vmfnet_mnms scan.nii.gz -o labels/
-      vmfseg segment vmfnet_mnms cines/ -o labels/ --frames ED,ES --overlay png
-      vmfseg segment vmfnet_mnms study/series7/ -o labels/ --dicom-seg --mesh stl
-      vmfseg segment vmfnet_mnms "study/*/*.mha" -o labels/ --backend openvino
+      vmfseg segment hearts scan.nii.gz -o labels/
+      vmfseg segment hearts cines/ -o labels/ --frames ED,ES --overlay png
+      vmfseg segment hearts study/series7/ -o labels/ --dicom-seg --mesh stl
+      vmfseg segment hearts "study/*/*.mha" -o labels/ --skip-existing
       vmfseg segment runs/mine "t1.nii.gz;t2.nii.gz" -o labels/
     """
     from vmfseg.data.volume import ReadRules

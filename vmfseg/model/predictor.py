@@ -288,7 +288,7 @@ class Predictor:
             signals={
                 **collector.signals(),
                 **native_noise(placed.native.as_tensor()),
-                **plausibility(labels.numpy(), self.labels),
+                **plausibility(placed.found.numpy(), self.labels),  # what was taken off tells of trouble too
             },
             kernel_shares=collector.activations(),
             volumes=self._volumes(labels, placed.native),

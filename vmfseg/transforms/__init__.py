@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transforms that MONAI has not: slice space, percentile normalization, annotated slices, batched augmentation."""
+"""Transforms that MONAI has not: slice space, percentiles, annotated slices, batched augmentation, one organ."""
 
 from .annotation import AsClassesd, MaskUnannotatedd
 from .augment import BatchAugment
 from .intensity import PercentileNormalized
+from .organ import KeepOrgand
 from .patch_mask import PatchMask
 from .slice_space import slice_space_transforms
 from .spatial import InPlaneSpacingd, ToSliceStackd
@@ -12,6 +13,7 @@ __all__ = [
     "AsClassesd",
     "BatchAugment",
     "InPlaneSpacingd",
+    "KeepOrgand",
     "MaskUnannotatedd",
     "PatchMask",
     "PercentileNormalized",

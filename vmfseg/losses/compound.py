@@ -160,9 +160,14 @@ class VMFLoss(nn.Module):
         if weights.get("clustering"):
             terms["clustering"] = self.clustering(parts.features, parts.kernels)
         if weights.get("presence") and presence is not None:
+            known = batch.get("annotated")
+            known = None if known is None else known[: presence.shape[0], 1:]
             if self.presence_any:
                 presence = presence.any(dim=1, keepdim=True)
-            terms["presence"] = self.presence(parts.presence[: presence.shape[0]], presence)
+                if known is not None:  # what was seen is there, what was not looked for may be
+                    whole = known.all(dim=1)
+                    known = presence | whole.reshape(-1, *[1] * (presence.ndim - 1))
+            terms["presence"] = self.presence(parts.presence[: presence.shape[0]], presence, known)
         if weights.get("cross_pseudo") and batch.get("partner") is not None:
             terms["cross_pseudo"] = self.cross_pseudo(parts.logits, batch["partner"])
         if weights.get("copy_paste") and batch.get("pasted") is not None:

@@ -260,7 +260,9 @@ class Predictor:
             run: the network as it is run on this frame; by default in the orientation that fits.
         """
         network = run or self._oriented(image)[1]
-        return look_around(self.grid.field_of_view(image), lambda batch: network(batch).logits, self.batch_size)
+        knows_place = bool(self.model.network.get("position"))
+        view = self.grid.field_of_view(image)
+        return look_around(view, lambda batch: network(batch).logits, self.batch_size, search=not knows_place)
 
     def predict_frame(
         self, image: MetaTensor, probabilities: bool = False, activations: bool = False, adapt: str = "none"

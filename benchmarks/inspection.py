@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from scipy.cluster.vq import kmeans2
 
+from vmfseg.data import SliceDataset
 from vmfseg.data.experiment import Experiment
 from vmfseg.model import Predictor
 from vmfseg.model.definitions import build
@@ -30,7 +31,8 @@ from vmfseg.representation.interpretability import bootstrap_interval
 from vmfseg.representation.motions import default_motions
 from vmfseg.representation.samples import by_subject
 from vmfseg.representation.yardstick import LinearProbe, best_kernel, best_kernel_set, kernel_counts, region_dice
-from vmfseg.utils import numpy_rng, torch_rng
+from vmfseg.transforms import BatchAugment
+from vmfseg.utils import derive_seed, numpy_rng, torch_rng
 from vmfseg.visualize import view_volume
 from vmfseg.visualize.activations import TISSUE_GROUPS
 from vmfseg.visualize.slice_views import SliceView
@@ -38,8 +40,18 @@ from vmfseg.visualize.slice_views import SliceView
 Represent = Callable[[torch.Tensor], torch.Tensor]
 _BATCH = 16
 _SOURCE_VOLUMES = 10
-#: Voxel values of the evaluation map: the classes as labelled, and what else the phantom knows.
-STRUCTURES = {"blood": (1, 3), "heart": (1, 2, 3), "lung": (4,), "liver": (5,), "LV": (1,), "MYO": (2,), "RV": (3,)}
+#: What is asked for: classes as labelled, and tissues that the phantom knows. Where one is not known, none is judged.
+STRUCTURES = {
+    "blood": ("LV", "RV"),
+    "heart": ("LV", "MYO", "RV"),
+    **{name: (name,) for name in ("lung", "liver", "LV", "MYO", "RV")},
+}
+_TISSUES = ("lung", "liver")
+#: Of ``bundles/unsupervised_mnms``.
+_AUGMENTATION: dict[str, Any] = {
+    "rotation": (-30.0, 30.0), "integer_angles": False, "flip": 0.0, "scale": (0.85, 1.15), "gamma": (0.7, 1.5),
+    "contrast": (0.75, 1.25), "brightness": 0.1, "bias_field": 0.3, "noise": 0.05,
+}  # fmt: skip
 PROBE_SLICES = (1, 4, 16)
 _PROBE_DRAWS = 5
 
@@ -59,12 +71,16 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Material:
-    """The slices of an experiment, read once: labelled source, unseen domain, middle slices of everyone at ED."""
+    """The slices of an experiment, read once: labelled source, unseen domain, middle slices of everyone at ED.
+
+    ``images`` are all source images that networks without labels learn from, ``n1HW``.
+    """
 
     labels: dict[int, str]
     source: list[SliceView]
     target: list[SliceView]
     everyone: list[SliceView]
+    images: torch.Tensor
 
     @classmethod
     def load(cls, predictor: Predictor, experiment: Experiment) -> Material:
@@ -76,14 +92,16 @@ class Material:
             for row in rows:
                 key = row["image"], row.get("frame")
                 if key not in known:
-                    known[key] = view_volume(predictor, row)
+                    known[key] = [view for view in view_volume(predictor, row) if view.truth is not None]
                 found += known[key]
             return found
 
         rows = [row for row in experiment.datalist.to_dicts() if row.get("label") and row.get("phase") != "ES"]
         names = {label: name for label, name in experiment.labels.items() if label}
         source = experiment.labeled[:: max(1, len(experiment.labeled) // _SOURCE_VOLUMES)]
-        return cls(names, views(source), views(experiment.target), _middle(views(rows), count=3))
+        slices = SliceDataset(experiment.images, predictor.model.build_preprocessing(), len(experiment.labels))
+        images = torch.stack([slices[k]["image"] for k in range(len(slices))])
+        return cls(names, views(source), views(experiment.target), _middle(views(rows), count=3), images)
 
 
 def network_candidate(name: str, network: VMFNet, dice: float | None = None) -> Candidate:
@@ -136,18 +154,22 @@ def cluster_candidate(predictor: Predictor, material: Material, seed: int = 1234
 def reconstruction_candidate(
     predictor: Predictor, material: Material, iterations: int = 1000, seed: int = 1234
 ) -> Candidate:
-    """Null N3: the same encoder trained to copy its input, kernels fitted; the probe reads the features."""
+    """Null N3: the same encoder trained to reconstruct all source images, kernels fitted; the probe reads the features.
+
+    It sees the images that the candidates see, augmented as in the bundles; nothing is hidden from it.
+    """
     network: VMFNet = build({**predictor.model.network, "seed": seed}, "network")
     unet = ReconstructionUNet(network.encoder)
     optimizer = torch.optim.Adam(unet.parameters(), 1e-3)
-    images = torch.cat(_batches(material.source))
-    generator = torch_rng(seed, "N3")
-    for _ in range(iterations):
-        x = images[torch.randint(len(images), (12,), generator=generator)]
+    augment, generator = BatchAugment(**_AUGMENTATION), torch_rng(seed, "N3")
+    for step in range(iterations):
+        x = material.images[torch.randint(len(material.images), (12,), generator=generator)]
+        x = augment({"image": x}, [derive_seed(seed, step, k) for k in range(len(x))])["image"]
         optimizer.zero_grad()
         (unet(x) - x).abs().mean().backward()
         optimizer.step()
-    return replace(_fitted("N3 reconstruction", network.eval(), material, seed), probe=network.encoder)
+    features = getattr(network.encoder, "pyramid", lambda x: [network.encoder(x)])  # with their length, unlike kernels
+    return replace(_fitted("N3 reconstruction", network.eval(), material, seed), probe=lambda x: features(x)[0])
 
 
 def yardstick(candidate: Candidate, material: Material, seed: int = 0) -> dict[str, Any]:
@@ -157,11 +179,14 @@ def yardstick(candidate: Candidate, material: Material, seed: int = 0) -> dict[s
     far as there are any; the mean of five draws.
     """
     source, target = (
-        _samples(candidate, [replace(view, truth=_evaluation_map(view)) for view in views])
+        _samples(candidate, [_with_tissues(view, material.labels) for view in views])
         for views in (material.source, material.target)
     )
     result: dict[str, Any] = {}
-    for name, values in STRUCTURES.items():
+    for name in STRUCTURES:
+        values = structure_values(name, material.labels)
+        if not values:
+            continue
         won, inside = kernel_counts(source, values)
         if not inside.sum():
             continue
@@ -173,15 +198,16 @@ def yardstick(candidate: Candidate, material: Material, seed: int = 0) -> dict[s
                 "interval_95": bootstrap_interval(dice, seed),
                 "kernels": list(kernels),
             }
-    box = _box(target, result["heart"]["set"]["kernels"]) if "heart" in result else None
+    heart = structure_values("heart", material.labels)
+    box = _box(target, result["heart"]["set"]["kernels"], heart) if "heart" in result else None
     return {"structures": result, "box": box, "probe": _probe(candidate, material, target, seed)}
 
 
-def _box(samples: Sequence[ActivationSample], kernels: Sequence[int]) -> dict[str, float]:
+def _box(samples: Sequence[ActivationSample], kernels: Sequence[int], values: Sequence[int]) -> dict[str, float]:
     """Return how often the box around the heart's kernels overlaps the true one by one half, of slices that show it."""
     overlaps = []
     for sample in samples:
-        heart = np.isin(sample.labels, STRUCTURES["heart"])
+        heart = np.isin(sample.labels, values)
         if heart.any():
             step = len(heart) // sample.activations.shape[1]
             found = np.isin(sample.activations.argmax(axis=0), kernels).repeat(step, axis=0).repeat(step, axis=1)
@@ -194,7 +220,13 @@ def _probe(candidate: Candidate, material: Material, target: list[ActivationSamp
         ask = candidate.probe or (lambda x: candidate.represent(x).clamp_min(1e-6).log())
         return torch.cat([_ask(ask, x) for x in _batches(views)]).numpy()
 
-    shown = [view for view in material.source if int((view.truth > 0).sum()) > view.truth.size // 20]
+    every = set(material.labels)
+    shown = [
+        view
+        for view in material.source
+        if int((view.truth > 0).sum()) > view.truth.size // 20
+        and (view.annotated is None or every <= set(view.annotated))
+    ]
     known, unknown = maps(shown), maps(material.target)
     step = shown[0].truth.shape[0] // known.shape[-1]
     labels = [view.truth[step // 2 :: step, step // 2 :: step].astype(np.int64) for view in shown]
@@ -224,13 +256,22 @@ def _draw_slices(views: Sequence[SliceView], count: int, rng: np.random.Generato
     return queue[:count]
 
 
-def _evaluation_map(view: SliceView) -> np.ndarray:
-    """Return the classes, and where they are not, lung 4 and liver 5 if the phantom's tissues are known."""
-    values: np.ndarray = view.truth.astype(np.int64)
+def structure_values(name: str, labels: Mapping[int, str]) -> tuple[int, ...]:
+    """Return the voxel values of a structure in the evaluation map, none if one of its parts is no class or tissue."""
+    known = {label: value for value, label in labels.items()}
+    known |= {tissue: max(labels) + 1 + k for k, tissue in enumerate(_TISSUES)}
+    values = tuple(known.get(part, 0) for part in STRUCTURES[name])
+    return values if all(values) else ()
+
+
+def _with_tissues(view: SliceView, labels: Mapping[int, str]) -> SliceView:
+    """Return the view with the evaluation map as truth: classes, and elsewhere the tissues that the phantom knows."""
+    truth: np.ndarray = view.truth.astype(np.int64)
     if view.tissues is not None:
-        for number, name in ((4, "lung"), (5, "liver")):
-            values = np.where((values == 0) & np.isin(view.tissues, TISSUE_GROUPS[name]), number, values)
-    return values
+        for name in _TISSUES:
+            (number,) = structure_values(name, labels)
+            truth = np.where((truth == 0) & np.isin(view.tissues, TISSUE_GROUPS[name]), number, truth)
+    return replace(view, truth=truth)
 
 
 def measure(candidate: Candidate, material: Material, seeds: Sequence[int] = (0, 1)) -> dict[str, Any]:
@@ -355,5 +396,6 @@ __all__ = [
     "network_candidate",
     "random_candidate",
     "reconstruction_candidate",
+    "structure_values",
     "yardstick",
 ]

@@ -2,8 +2,8 @@
 """Are the kernels what the paper says they are? Interpretability and compositional equivariance of trained bundles.
 
 One command: ``python benchmarks/interpretability.py`` measures ``bundles/*_mnms`` where ``models/model.pt`` is there;
-other folders (with ``configs/train.json`` and ``models/model.pt``) are given as ``FOLDER`` or ``NAME=FOLDER``, for
-instance a vMFNet that was trained with ``--augmentation '$None'``, since flips and turns are learnt from augmentation.
+other folders (with ``models/model.pt``) are given as ``FOLDER`` or ``NAME=FOLDER``, for instance ``"weak, seed 1=DIR"``
+or a vMFNet that was trained with ``--augmentation '$None'``, since flips and turns are learnt from augmentation.
 Channels are matched on labelled source subjects and judged on the unseen domain. Three nulls go with them: a random
 network with fitted kernels (N1), k-means on intensity and position (N2) and an encoder that learnt to copy its input
 (N3); a fourth, the labels of another subject, is part of "meaningful". The tables, and the claims of the paper beside
@@ -217,7 +217,11 @@ def claims(results: Mapping[str, Mapping[str, Any]]) -> str:
         values = "; ".join(f"{t} {', '.join(f'{kind(f, n):.2f}' for n in names)}" for t, f in trained.items())
         limits = ", ".join(f"{n} {bars[n]:.2f}" for n in names)
         parts.append(f"{what} (to beat: {limits}): supported by {_list(yes)}, not by {_list(no)} ({values}).")
-    for less, more in (("unsupervised", "weak"), ("vMFNet", "vMFPseudo")):
+    orders = (("unsupervised", "weak"), ("vMFNet", "vMFPseudo"))
+    seeds = sorted({name.partition(", seed ")[2] for name in results})
+    for less, more in (
+        tuple(f"{name}, seed {seed}" if seed else name for name in pair) for pair in orders for seed in seeds
+    ):
         if less in results and more in results:
             pairs = []
             for label, value in (("matched Dice", lambda f: f["classes"]["matched_dice"]), ("CE", headline)):
@@ -226,7 +230,7 @@ def claims(results: Mapping[str, Mapping[str, Any]]) -> str:
                 pairs.append(f"by {label} {verdict} ({_text(b)} against {_text(a)})")
             parts.append(f"{more} above {less}: {', '.join(pairs)}.")
     parts.append(_augmentation(results))
-    parts.append("One seed, phantom data, small networks: the figures speak of these models, not of the paper's.")
+    parts.append("Phantom data, small networks: the figures speak of these models, not of the paper's.")
     return " ".join(parts)
 
 
@@ -313,8 +317,8 @@ def main() -> None:
         wanted = predictor.model.preprocessing, experiment.fingerprint
         if material is None or shape != wanted:
             material, shape = Material.load(predictor, experiment), wanted
-        figures = folder / "output" / "metrics.json"
-        dice = read_json(figures)["mean_dice"] if figures.is_file() else None
+        written = [place for place in (folder / "output", folder) if (place / "metrics.json").is_file()]
+        dice = read_json(written[0] / "metrics.json")["mean_dice"] if written else None
         results[title] = judge(network_candidate(title, predictor.network, dice), material)
         print(f"{title}: {time.process_time() - start:.0f} CPU s", flush=True)
     nulls = [random_candidate(predictor, material), cluster_candidate(predictor, material)]
@@ -323,7 +327,7 @@ def main() -> None:
         results[candidate.name] = judge(candidate, material)
     target = sorted({view.domain for view in material.target})
     title = f"# Interpretability and compositional equivariance, unseen domain {', '.join(target)}"
-    note = f"N3 was trained for {arguments.reconstruction_iterations} batches of 12 slices. Phantom, one seed."
+    note = f"N3 was trained for {arguments.reconstruction_iterations} batches of 12 slices."
     parts = [title, "", "\n".join(_yardstick(results)), "", note, ""]
     if not arguments.yardstick:
         parts = [title, "", tables(results), "", "## The paper's claims", "", claims(results), ""]

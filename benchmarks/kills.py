@@ -146,15 +146,15 @@ def _train(tool: Vmfseg, job: Job, place: Path, moment: float | None) -> tuple[i
 
 def _worked(worker: Worker) -> float:
     """Return the processor time of a process and of all that it started, in seconds."""
-    parents, ticks = {}, {}
-    for name in filter(str.isdigit, os.listdir("/proc")):
+    ticks, family = 0, [str(worker.pid)]
+    while family:
+        name = family.pop()
         with suppress(OSError):  # it ended meanwhile
-            fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
-            parents[int(name)], ticks[int(name)] = int(fields[1]), sum(map(int, fields[11:15]))
-    family = {worker.pid}
-    while more := {pid for pid, parent in parents.items() if parent in family} - family:
-        family |= more
-    return sum(ticks.get(pid, 0) for pid in family) / os.sysconf("SC_CLK_TCK")
+            ticks += sum(map(int, Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[11:15]))
+            family += [
+                child for task in Path(f"/proc/{name}/task").glob("*/children") for child in task.read_text().split()
+            ]
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _broken(place: Path) -> int:

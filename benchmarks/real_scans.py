@@ -26,11 +26,13 @@ from typing import Any
 
 import nibabel as nib
 import numpy as np
+import numpy.typing as npt
 
 from vmfseg.metrics import evaluate_volume
 from vmfseg.model import Predictor
 
 Row = dict[str, Any]
+Mask = npt.NDArray[np.bool_]
 
 
 def heart_cases(folder: Path) -> Iterator[Row]:
@@ -80,14 +82,27 @@ def score(predictor: Predictor, case: Row, shift: tuple[int, int] = (0, 0)) -> l
         labels, np.asarray(truth.dataobj), truth.header.get_zooms()[:3], predictor.labels, slices=case["slices"]
     )
     quality = prediction.quality["frames"][0]
+    values = {name: value for value, name in predictor.labels.items()}
+    drawn = np.asarray(truth.dataobj)
     return [
         {
+            **at_the_ends(labels == values[row.class_name], drawn == values[row.class_name], case["slices"]),
             "domain": case["domain"], "subject": case["subject"], "phase": case["phase"], "class": row.class_name,
             "dice": row.dice or 0.0, "hd95": row.hd95_mm, "pred_ml": row.volume_pred_ml, "true_ml": row.volume_true_ml,
             "flag": quality["light"], "predicted": quality["predicted_dice"],
         }
         for row in found if row.class_name in case["classes"]
     ]  # fmt: skip
+
+
+def at_the_ends(found: Mask, true: Mask, slices: dict[int, list[int]] | None) -> Row:
+    """Count slices that readers drew and the model leaves empty (below a quarter of the area); Dice without them."""
+    drawn = [z for z in range(true.shape[2]) if true[:, :, z].any()]
+    empty = [z for z in drawn if 4 * found[:, :, z].sum() < true[:, :, z].sum()]
+    judged = range(true.shape[2]) if slices is None else slices[1]
+    rest = [z for z in judged if z not in empty]
+    a, b = found[:, :, rest], true[:, :, rest]
+    return {"drawn": len(drawn), "empty": len(empty), "rest": 2 * float((a & b).sum()) / max(1, a.sum() + b.sum())}
 
 
 def head(*names: str) -> str:
@@ -113,6 +128,11 @@ def report(rows: list[Row]) -> Iterator[str]:
     for name in dict.fromkeys(row["class"] for row in rows):
         means = [np.mean([r["dice"] for r in part]) for (_, _, which), part in groups.items() if which == name]
         yield f"\nMean of {name} over groups: {np.mean(means):.3f}"
+    yield "\n" + head("domain", "phase", "class", "slices drawn", "of these left empty", "Dice without these")
+    for (domain, phase, name), part in groups.items():
+        slices = [sum(row[key] for row in part) for key in ("drawn", "empty")]
+        rest = np.mean([row["rest"] for row in part])
+        yield f"| {domain} | {phase} | {name} | {slices[0]} | {slices[1]} | {rest:.3f} |"
     yield "\n" + head("subject", "phase", "class", "Dice", "HD95 mm", "ml", "readers' ml", "flag", "predicted Dice")
     for row in rows:
         far = "-" if row["hd95"] is None else f"{row['hd95']:.1f}"

@@ -30,7 +30,7 @@ TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 #: What makes a training of seconds of every training in the README, its own options untouched.
 SMALL = (
     "--max_iterations 2 --epoch_length 2 --image_size 32 --network_def::channels '[8,16,16]'"
-    " --batch_size 2 --unlabeled_batch_size 2 --pretraining_iterations 2 --num_workers 0"
+    " --batch_size 2 --unlabeled_batch_size 2 --num_workers 0"
 )
 
 
@@ -148,7 +148,7 @@ def sandbox(tmp_path_factory):
         write_bundle(name, root / "bundles")
     data = root / "data"
     data.mkdir()
-    hearts = make_phantom(data / "OpenDataset", subjects=10, frames=2, size=48, workers=1)
+    hearts = make_phantom(data / "OpenDataset", subjects=10, frames=2, size=96, workers=1)
     make_phantom(data / "SCGM", "scgm", subjects=12, size=50, workers=1)
     mine, new = data / "mine", data / "new"
     mine.mkdir()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -89,7 +90,8 @@ def _where() -> str:
     processor = next((line.split(": ", 1)[1] for line in lines if line.startswith("model name")), platform.processor())
     done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)  # noqa: S607
     today = datetime.datetime.now(tz=datetime.timezone.utc).date()
-    return f"{today}, {processor}, commit {done.stdout.strip()}, MONAI {version('monai')}, torch {version('torch')}"
+    place = f"{processor} ({os.cpu_count()} cores, load {os.getloadavg()[2]:.0f})"
+    return f"{today}, {place}, commit {done.stdout.strip()}, MONAI {version('monai')}, torch {version('torch')}"
 
 
 if __name__ == "__main__":

@@ -66,6 +66,11 @@ def test_a_model_is_adapted_and_the_better_one_is_kept(trained, scans, place):
     assert digests["new"] == digests["new/run/models" if found["helped"] else "shipped"]
     assert digests["new/run/models"] != digests["shipped"]
     assert Model.load(place / "new" / "run" / "models").facts["data"]["is_phantom"] is False
+    (place / "new" / "adapt.json").unlink()  # as if it had been killed while it copied the model
+    (place / "new" / "models" / "manifest.json").write_text("{}")
+    again = adapt_model(str(trained), [str(own)], place / "new", iterations=2, subjects=4, overrides=few)
+    assert again == found
+    assert Predictor.from_bundle(place / "new").digest == digests["new"]
     with pytest.raises(VmfError) as caught:
         adapt_model(str(trained), [str(own)], place / "new")
     assert caught.value.code == "VMF503"
@@ -93,6 +98,13 @@ def test_few_labels_unlabelled_scans_and_phantom_train_together(trained, scans, 
     assert "taken over" in said
     metrics = json.loads((place / "few" / "metrics.json").read_text())
     assert list(metrics["domains"]) == ["C"]
+
+
+def test_a_folder_with_another_model_is_left_alone(tmp_path):
+    (tmp_path / "new" / "models").mkdir(parents=True)
+    result = CliRunner().invoke(app, ["adapt", "cords", str(tmp_path), "-o", str(tmp_path / "new")])
+    assert getattr(result.exception, "code", "") == "VMF503"
+    assert [path.name for path in (tmp_path / "new").rglob("*")] == ["models"]
 
 
 def test_another_model_cannot_be_adapted(tmp_path):

@@ -105,5 +105,5 @@ def test_int8_says_its_dice_and_segments(bundle, tmp_path):
 def test_help_fits_80_columns_and_has_examples(verb):
     shown = RUNNER.invoke(app, [verb, "--help"]).output
     assert "Examples:" in shown
-    assert f"vmfseg {verb} vmfnet_mnms" in shown
+    assert f"vmfseg {verb} hearts" in shown
     assert max(map(len, shown.splitlines())) <= 80

@@ -62,6 +62,17 @@ def test_errors_are_short(run_dir, monkeypatch, capsys, prepare, code, message):
     assert len(text.splitlines()) <= 5
 
 
+def test_a_shipped_model_has_no_scores_and_the_error_says_so(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["vmfseg", "report", "hearts"])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    text = capsys.readouterr().err
+    assert stopped.value.code == 4
+    assert "a shipped model has no scores of yours" in text
+    assert "vmfseg evaluate" in text
+
+
 def test_a_name_below_bundles_is_taken_as_train_and_segment_take_it(run_dir, tmp_path, monkeypatch, capsys):
     output = tmp_path / "bundles" / "hearts" / "output"
     output.parent.mkdir(parents=True)

@@ -57,5 +57,5 @@ def test_a_missing_package_is_named_with_the_command(bundle, tmp_path, monkeypat
 
 def test_help_has_an_example():
     text = serve("--help", COLUMNS="80").output
-    assert "vmfseg serve vmfnet_mnms --studies ~/scans" in text
+    assert "vmfseg serve hearts --studies ~/scans" in text
     assert "VMFSEG_TOKEN" in text

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
 import zipfile
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 import pytest
+import torch
 from command_runs import run_main
 
 sys.path.append(str(Path(__file__).parents[1] / "model"))
@@ -88,6 +90,59 @@ def test_wrong_training_options_are_refused_before_the_phantom_is_made(options, 
         assert run_main("train", source, "-o", tmp_path / "run", *options).code == code
     else:
         assert text in refused(code, "train", source, "-o", tmp_path / "run", *options)
+    assert not (tmp_path / "cache").exists()
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_wrong_setting_of_a_file_is_blamed_on_the_file(source, tmp_path):
+    other = tmp_path / "own"
+    shutil.copytree(source, other)
+    config = json.loads((other / "configs" / "train.json").read_text())
+    (other / "configs" / "train.json").write_text(json.dumps({**config, "learning_rate": "ten"}))
+    (tmp_path / "more.json").write_text('{"batch_size": 0}')
+    text = refused(4, "train", other, "--trust", "-o", tmp_path / "run")
+    assert "VMF315" in text
+    assert "configs/train.json: learning_rate" in text
+    assert "'ten'" in text
+    text = refused(4, "train", other, "--trust", "--learning_rate", "0.1", "--config", tmp_path / "more.json")
+    assert "VMF315" in text
+    assert "more.json: batch_size" in text
+    text = refused(2, "train", other, "--trust", "--learning_rate", "-1", "-o", tmp_path / "run")
+    assert "VMF100" in text
+    assert "--learning_rate" in text
+
+
+class _Call:
+    """What a pickle would call."""
+
+    def __reduce__(self):
+        return os.mkdir, ("canary",)
+
+
+@pytest.mark.parametrize(
+    ("weights", "code", "text"),
+    [
+        pytest.param({"some.other.layer": torch.ones(3, 3)}, 4, "VMF351", id="another network"),
+        pytest.param({"head.convolution.bias": torch.ones(4)}, 4, "VMF351", id="a bias alone"),
+        pytest.param(_Call(), 5, "VMF401", id="code"),
+        pytest.param({"encoder": [1, 2]}, 5, "VMF401", id="no tensors"),
+        pytest.param("nan", 5, "VMF402", id="not finite"),
+        pytest.param(None, 4, "VMF335", id="no file"),
+    ],
+)
+def test_weights_that_no_training_can_start_from_are_refused_before_the_phantom_is_made(
+    weights, code, text, source, trained, tmp_path
+):
+    if weights == "nan":
+        weights = {name: tensor * torch.nan for name, tensor in tiny_network().state_dict().items()}
+    if weights is not None:
+        torch.save(weights, tmp_path / "weights.pt")
+    shape = json.loads((trained / "models" / "manifest.json").read_text())["network"]
+    words = ("--init", tmp_path / "weights.pt", "--network_def", json.dumps(shape), "-o", tmp_path / "run")
+    said = refused(code, "train", source, *words)
+    assert text in said
+    assert "weights.pt" in said
+    assert not (tmp_path / "canary").exists()
     assert not (tmp_path / "cache").exists()
     assert not (tmp_path / "run").exists()
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from vmfseg.losses import (
+    ActivationConsistencyLoss,
     CrossPseudoLoss,
     MaskedCrossEntropyLoss,
     MaskedDiceLoss,
@@ -30,6 +31,7 @@ from vmfseg.networks import (
     VMFNet,
     VMFParts,
 )
+from vmfseg.transforms.copy_paste import Pasted
 
 # Exports that are no modules, and the file that tests them.
 OTHER_NETWORK_EXPORTS = {
@@ -182,6 +184,13 @@ def presences(dims: int, dtype: torch.dtype) -> tuple[list[Any], tuple[int, ...]
     return [torch.randn(2, 3, dtype=torch.float64).to(dtype), torch.randint(2, (2, 3))], (0,)
 
 
+class TwoViews(ActivationConsistencyLoss):
+    """The loss of two views as a function of their logits: on the simplex, the mean needs no gradient."""
+
+    def forward(self, first: Any, second: Any) -> torch.Tensor:
+        return super().forward([first.softmax(dim=1), second.softmax(dim=1)])
+
+
 class AllTerms(nn.Module):
     """``VMFLoss`` with every term, as a function of tensors, so that gradcheck can call it."""
 
@@ -202,7 +211,9 @@ class AllTerms(nn.Module):
         partner: Any,
     ) -> torch.Tensor:
         parts = VMFParts(scores, features, torch.empty(0), kernels, reconstruction, presence)
-        terms = self.loss(parts, {"image": image, "label": label, "presence": truth, "partner": partner})
+        half = (torch.arange(label.numel()).view(label.shape) % 2).to(scores.dtype)
+        extra = {"pasted": Pasted(label, half, 1 - half), "views": [partner.softmax(1), scores.softmax(1)]}
+        terms = self.loss(parts, {"image": image, "label": label, "presence": truth, "partner": partner, **extra})
         assert set(terms) == set(VMFLoss.TERMS)
         return torch.stack([term.double() for term in terms.values()]).sum()
 
@@ -216,7 +227,12 @@ def all_terms(dims: int, dtype: torch.dtype) -> tuple[list[Any], tuple[int, ...]
     return [scores, features, kernels, reconstruction, presence, picture, label, truth, partner], (0, 2, 3, 4)
 
 
+def both_logits(dims: int, dtype: torch.dtype) -> tuple[list[Any], tuple[int, ...]]:
+    return [logits(dims, dtype), logits(dims, dtype)], (0, 1)
+
+
 LOSSES: dict[str, list[LossCase]] = {
+    "ActivationConsistencyLoss": [LossCase("two-views", TwoViews, both_logits)],
     "CrossPseudoLoss": [
         LossCase("threshold", CrossPseudoLoss, two_logits),
         LossCase("argmax", lambda: CrossPseudoLoss("argmax", squared_pred=False), two_logits),

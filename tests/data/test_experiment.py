@@ -227,3 +227,29 @@ def test_given_rows_may_have_channels_and_annotated_slices(scans):
     assert labeled["image"] == row["image"]
     assert json.loads(labeled["slices"]) == {"1": "1-2", "2": "1-2", "3": "1-2"}
     assert labeled["annotated"] == [1, 2]
+
+
+def test_an_unread_domain_is_neither_learnt_from_nor_scored(scans):
+    folder = scans({"A": 2, "B": 2, "C": 1, "D": 2}, {"A": 1, "D": 1})
+    without = _prepare(folder, unread_domain="D", labeled_fraction=0.5)
+    rows = [*without.labeled, *without.unlabeled, *without.validation, *without.target, *without.images]
+    assert {row["domain"] for row in rows} == {"A", "B", "C"}
+    assert "D" in {row["domain"] for row in _prepare(folder, labeled_fraction=0.5).images}
+    with pytest.raises(VmfError, match="VMF290"):
+        _prepare(folder, unread_domain="E")
+    with pytest.raises(VmfError, match="VMF290"):
+        _prepare(folder, "D", unread_domain="D")
+
+
+def test_shared_subjects_bring_unlabelled_scans_of_labelled_ones_but_none_of_the_target(scans):
+    folder = scans({"A": 1, "B": 1, "C": 1})
+    table = json.loads((folder / "scans.json").read_text())
+    for row in list(table["rows"]):
+        again = folder / f"again_{row['image']}"
+        again.write_bytes((folder / row["image"]).read_bytes())
+        table["rows"].append({"image": again.name, "domain": row["domain"], "subject": row["subject"]})
+    (folder / "scans.json").write_text(json.dumps(table))
+    shared = _prepare(folder, labeled_fraction=1.0, shared_subjects=True)
+    assert sorted(Path(row["image"]).name for row in shared.unlabeled) == ["again_s01.nii.gz", "again_s02.nii.gz"]
+    assert [Path(row["image"]).name for row in shared.target] == ["s03.nii.gz"]
+    assert not _prepare(folder, labeled_fraction=1.0).split.unlabeled

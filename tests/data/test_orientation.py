@@ -120,3 +120,30 @@ def test_verify_finds_a_site_whose_pixels_are_turned_under_a_header_that_says_no
     findings = verify_datalist(Datalist("demo", tmp_path, LABELS, tuple(rows)))
     assert [(f.severity, f.code, f.subject) for f in findings] == [("warning", "VMF244", "c")]
     assert "RV lies in another direction from LV than in b, by " in findings[0].message
+
+
+def cords(angle: float) -> np.ndarray:
+    """A flat cord with gray matter at its center, its long axis at ``angle``."""
+    x, y = np.meshgrid(np.arange(40) - 20, np.arange(40) - 20, indexing="ij")
+    along, across = (x * np.cos(a) + y * np.sin(a) for a in np.radians([angle, angle + 90]))
+    label = np.where(np.hypot(along / 12, across / 8) < 1, 2, 0)
+    label[np.hypot(x, y) < 3] = 1
+    return np.repeat(label[..., None], 3, axis=2).astype(np.float32)
+
+
+@pytest.mark.parametrize("angle", [0.0, 30.0, 90.0, 170.0])
+def test_concentric_structures_that_are_not_round_have_a_long_axis(angle):
+    ((pair, direction),) = class_direction(cords(angle), (1.0, 1.0)).items()
+    assert pair == (2, 2)
+    np.testing.assert_allclose(direction, (np.cos(np.radians(2 * angle)), np.sin(np.radians(2 * angle))), atol=0.05)
+
+
+@pytest.mark.parametrize(("angle", "turned_by"), [(0.0, None), (170.0, None), (40.0, None), (90.0, "90 degrees")])
+def test_a_site_whose_cords_are_turned_is_named(angle, turned_by):
+    frame = slice_frame(affine_of(np.eye(3)), SHAPE)
+    angles = {"a": 5.0, "b": 175.0, "c": angle}
+    poses = [Pose(name, name, frame, class_direction(cords(a), (1.0, 1.0))) for name, a in angles.items()]
+    found = list(orientation_findings(poses, {1: "GM", 2: "WM"}))
+    assert [(f.code, f.subject) for f in found] == ([("VMF244", "c")] if turned_by else [])
+    if turned_by:
+        assert "the long axis of WM is turned against" in found[0].message

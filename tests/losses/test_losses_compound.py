@@ -226,6 +226,29 @@ def test_bad_words_are_named():
         PresenceLoss("bec")
 
 
+@pytest.mark.parametrize("kind", ["l1", "bce", "balanced"])
+def test_a_structure_that_nobody_looked_for_does_not_count(kind):
+    annotated = torch.tensor([[True, True, False, True], [True, True, True, True]])
+    truth = torch.tensor([[True, False, True], [False, True, True]])
+    given = parts()
+    loss = VMFLoss({"presence": 1.0}, presence_kind=kind)
+    found = loss(given, batch(IMAGE, None, truth, annotated))["presence"]
+    chosen = [(b, k) for b in range(2) for k in range(3) if annotated[b, k + 1]]
+    alone = torch.stack([given.presence[b, k] for b, k in chosen])[None]
+    expected = PresenceLoss(kind)(alone, torch.stack([truth[b, k] for b, k in chosen])[None])
+    torch.testing.assert_close(found, expected)
+    nothing = torch.tensor([[True, False, False, False]] * 2)
+    assert float(loss(given, batch(IMAGE, None, truth, nothing))["presence"]) == 0.0
+
+
+def test_something_that_was_seen_is_there_whatever_was_not_looked_for():
+    annotated = torch.tensor([[True, True, False, True], [True, True, False, True]])
+    truth = torch.tensor([[True, False, False], [False, False, False]])  # the second may show class 2
+    given = parts(presence=torch.tensor([[0.25], [0.5]]))
+    loss = VMFLoss({"presence": 1.0}, presence_any=True)
+    assert float(loss(given, batch(IMAGE, None, truth, annotated))["presence"]) == 0.75
+
+
 def test_balanced_presence_weighs_both_sides_alike_whatever_the_base_rate():
     logits, truth = torch.randn(10, 1, generator=torch.Generator().manual_seed(0)), torch.ones(10, 1)
     truth[0] = 0

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import nibabel as nib
 import numpy as np
@@ -14,6 +15,7 @@ from vmfseg.data import LoadVolumed
 from vmfseg.model import SliceBatchInferer
 from vmfseg.model.predictor import Predictor
 from vmfseg.transforms import slice_space_transforms
+from vmfseg.transforms.organ import largest_part
 
 ORIENTATIONS = [
     np.array([[axis, flip] for axis, flip in zip(order, flips, strict=True)], dtype=float)
@@ -60,6 +62,19 @@ def test_labels_are_those_of_the_plain_network_through_monais_own_inverse(predic
     labels = predictor(path).labels
     assert set(np.unique(expected)) == {0, 1, 2, 3}  # the comparison must be about something
     assert (labels != expected).mean() < 1e-3  # folding changes the last bits of near ties
+
+
+def test_a_step_that_keeps_the_organ_changes_labels_and_no_signal(predictor, network, blobs):
+    model = predictor.model
+    step = {"_target_": "vmfseg.transforms.KeepOrgand", "keys": "pred"}
+    careful = Predictor.from_network(network, replace(model, postprocessing=[*model.postprocessing, step]))
+    image = MetaTensor(torch.from_numpy(blobs((40, 40, 5)))[None].float(), affine=np.diag([2.0, 2.0, 9.0, 1.0]))
+    plain, kept = (one.predict_frame(image) for one in (predictor, careful))
+    expected = largest_part(plain.labels)
+    assert (expected != plain.labels).any()  # the comparison must be about something
+    np.testing.assert_array_equal(kept.labels, expected)
+    assert kept.signals["connected"] == plain.signals["connected"]
+    assert kept.volumes != plain.volumes
 
 
 @pytest.mark.parametrize("oblique", [False, True], ids=["straight", "oblique"])

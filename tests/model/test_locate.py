@@ -156,3 +156,14 @@ def test_without_a_central_crop_or_an_organ_nothing_is_searched_or_moved():
     assert found.sight.shift == (0, 0)
     assert not found.sight.cut
     assert not found.labels.any()
+
+
+def test_a_network_that_knows_its_position_keeps_the_window_in_the_middle():
+    image, _ = scan((20, 20))
+    there = predictor()
+    moved = there.predict_frame(image).sight
+    assert moved.shift != (0, 0)
+    knowing = replace(there.model, network={**there.model.network, "position": 1.0})
+    stays = Predictor.from_network(Bright(), knowing).predict_frame(image).sight
+    assert (stays.shift, stays.slices) == ((0, 0), 0)
+    assert stays.looked_at == pytest.approx(32 * 32 / (90 * 110))

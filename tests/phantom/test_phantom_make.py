@@ -20,6 +20,7 @@ from vmfseg.utils import VmfError
 from vmfseg.utils.locks import locked_folder
 
 SMALL = {"size": 64, "frames": 3, "workers": 1}
+SIDES = ("cavity", "wall")
 
 
 @pytest.fixture(scope="module")
@@ -256,3 +257,18 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_makes_is_no
         assert (made / "half.nii.gz").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == [made.name, "p"]
     assert not (tmp_path / "p" / ".lock").exists()
+
+
+def test_papillary_muscles_of_drawn_hearts_go_to_the_wall_on_request(tmp_path):
+    made = {side: make_phantom(tmp_path / side, "hearts", subjects=1, workers=1, papillary=side) for side in SIDES}
+    for phase in ("ED", "ES"):
+        name = f"hearts-0-0_{phase}"
+        images = [(folder / f"{name}.nii.gz").read_bytes() for folder in made.values()]
+        assert images[0] == images[1], "the convention of the reader changes no picture"
+        cavity, wall = (np.asarray(nib.load(made[side] / f"{name}_label.nii.gz").dataobj) for side in SIDES)
+        moved = cavity != wall
+        assert moved.sum() > 20
+        assert (cavity[moved] == 1).all()
+        assert (wall[moved] == 2).all()
+    with pytest.raises(ValueError, match="papillary must be"):
+        make_phantom(tmp_path / "cords", "cords", subjects=1, papillary="wall")

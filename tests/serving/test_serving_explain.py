@@ -11,12 +11,14 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 import pytest
+from scipy import ndimage
 
 sys.path.append(str(Path(__file__).parent.parent / "cli"))
 from plain_network import write_plain_bundle
 from serving_tools import nifti_bytes, oblique, read_nifti, voxels
 
 from vmfseg.model import Predictor
+from vmfseg.model.kernel_names import save_named_model
 from vmfseg.model.quality import QualityModel
 from vmfseg.model.shift import ShiftReference, SubjectStatistics
 from vmfseg.serving.served_models import ServedModel, load_models
@@ -159,3 +161,23 @@ def test_a_network_without_kernels_is_segmented_and_has_no_kernel_maps(own_serve
     told = server.get(f"/vmfseg/result/{result['id']}/voxel", params={"x": 0, "y": 0, "z": 0}).json()
     assert told["class"] == expected[0, 0, 0]
     assert told["kernels"] == []
+
+
+def test_named_kernels_are_served_as_classes_with_a_box_around_them(own_server, predictor, tmp_path):
+    plain = predictor.predict(oblique_scan := nib.Nifti1Image(voxels((30, 26, 5), 2), oblique()), activations=True)
+    winners = plain.activations.argmax(axis=-1)
+    common = int(np.bincount(winners.ravel()).argmax())
+    save_named_model(predictor, {common: "lung"}, tmp_path / "named")
+    server = own_server()
+    server.service.models |= load_models([tmp_path / "named"], "cpu")
+    assert [entry["name"] for entry in server.get("/vmfseg/models").json()["named"]["classes"]] == [
+        "background",
+        "lung",
+    ]
+    result = server.request("POST", "/vmfseg/segment/named", params={"image": "tilted"}, files=FORM).json()
+    mask = np.asarray(fetch(server, result, "mask").dataobj)
+    np.testing.assert_array_equal(mask, Predictor.from_bundle(tmp_path / "named", "cpu").predict(oblique_scan).labels)
+    assert result["kernels"][common]["tissue"] == "lung"
+    parts, _ = ndimage.label(mask)
+    places = np.argwhere(parts == np.bincount(parts.ravel())[1:].argmax() + 1)
+    assert result["box"] == [[low, high + 1] for low, high in zip(places.min(0), places.max(0), strict=True)]

@@ -117,6 +117,10 @@ IMAGES = [
     pytest.param("a.nii", header_bomb(), id="header bomb"),
     pytest.param("a.nrrd", b"NRRD0004\ntype: uint8\n", id="half nrrd"),
     pytest.param("a.mha", GOOD, id="nifti named mha"),
+    *(
+        pytest.param("a.mha", f"ObjectType = Image\nNDims = {n}\nElementDataFile = LOCAL\n".encode(), id=f"NDims {n}")
+        for n in (-5, 100, 999999999)  # ITK dies of them
+    ),
 ]
 
 

@@ -88,6 +88,12 @@ def test_the_grid_is_the_product_of_its_axes():
     assert (run.overrides["target_domain"], run.overrides["batch_size"]) == ("B", 8)
 
 
+def test_a_domain_that_is_not_read_is_no_target():
+    study = Study.parse({**SMALL, "targets": ["A", "B"], "grid": {"unread_domain": ["A", "B", "C"]}}, "demo")
+    pairs = [(cell.target, dict(cell.changes)["unread_domain"]) for cell in study.cells()]
+    assert pairs == [("A", "B"), ("A", "C"), ("B", "A"), ("B", "C")]
+
+
 def test_what_decides_a_result_changes_the_folder_and_nothing_else_does(tmp_path):
     def name(data: str = "", **change):
         return plan_of({**SMALL, **change}, data=data).runs[0].name

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import nibabel as nib
@@ -23,6 +26,7 @@ from vmfseg.studies.estimate import estimate_costs, planned_iterations
 from vmfseg.studies.execution import Execution, read_result
 from vmfseg.studies.local_engine import room
 from vmfseg.studies.study_parts import Resources
+from vmfseg.studies.table_files import write_tables
 from vmfseg.utils import VmfError, read_json
 
 RUNNER = CliRunner()
@@ -40,6 +44,25 @@ def local(jobs: int = 2):
 def starts(out: Path) -> dict[str, int]:
     """Return how often each run was started."""
     return {path.parent.name: len(path.read_text().splitlines()) for path in out.glob("runs/*/starts.txt")}
+
+
+@pytest.fixture
+def small_disk(tmp_path) -> Iterator[Path]:
+    """Return a disk of 1 MB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("cannot mount a small file system here")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def fill(file: Path) -> None:
+    """Write until nothing fits on the disk."""
+    with suppress(OSError), file.open("wb", buffering=0) as stream:
+        while stream.write(b"\0" * 4096):
+            pass
 
 
 @pytest.mark.slow
@@ -105,6 +128,31 @@ def _checkpoints(attempts: list[Path]) -> bool:
     """Tell whether the run without a result has a checkpoint of its training."""
     open_runs = [path.parent for path in attempts if not (path.parent / "result.json").exists()]
     return any(list(folder.glob("stages/training-*/checkpoint.json")) for folder in open_runs)
+
+
+def test_a_disk_that_fills_up_ends_a_study_with_6_and_costs_nothing(tmp_path, small_disk):
+    """It is full before the first run, then while the second is at work, then there is room."""
+    out, filler = small_disk / "out", small_disk / "filler"
+    plan = plan_of(quick(make_bundle(tmp_path), seeds=[0, 1]), trust=True)
+    fill(filler)
+    with pytest.raises(VmfError) as caught:
+        run_study(plan, out, local(1))
+    assert (caught.value.code, caught.value.exit_code) == ("VMF501", 6)
+    assert not list(small_disk.rglob("*.tmp"))
+    assert not list(small_disk.rglob(".*"))
+    filler.unlink()
+    states = [record.state for record in run_study(plan, out, local(1), on_end=lambda *_: fill(filler))]
+    assert states == ["done", "failed"]
+    first = next(iter(out.glob("runs/*/metrics.json")))
+    kept = first.read_bytes()
+    with pytest.raises(VmfError, match="VMF501"):
+        write_tables(out)
+    filler.unlink()
+    records = run_study(plan, out, local(1), retry=True)
+    assert [record.state for record in records] == ["done", "done"]
+    assert first.read_bytes() == kept
+    assert starts(out)[first.parent.name] == 1
+    assert "2 of 2 runs done" in write_tables(out)[0].read_text()
 
 
 class Writing:

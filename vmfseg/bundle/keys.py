@@ -104,11 +104,15 @@ def _list(what: str, names: Iterable[str]) -> str:
     return f"{what}: {', '.join(public) or 'none'}"
 
 
-def check_knobs(config: Mapping[str, Any]) -> None:
+def check_knobs(config: Mapping[str, Any], places: Mapping[str, str] | None = None) -> None:
     """Refuse settings of a config that no training can use; references and expressions are left to the config.
 
+    Args:
+        config: the settings by name.
+        places: the file that a setting was read from, by name; the others are options of the command line.
+
     Raises:
-        VmfError: VMF100.
+        VmfError: VMF100 for an option, VMF315 for a setting of a file.
 
     Example:
         >>> check_knobs({"max_iterations": -5})
@@ -117,15 +121,22 @@ def check_knobs(config: Mapping[str, Any]) -> None:
           about  --max_iterations
           found  -5
           fix    give another value
+        >>> check_knobs({"batch_size": "ten"}, {"batch_size": "configs/train.json"})
+        Traceback (most recent call last):
+        vmfseg.utils.errors.VmfError: error VMF315: batch_size must be a whole number from 1 to 65536
+          about  configs/train.json: batch_size
+          found  'ten'
+          fix    correct the value in the file, or give another by --batch_size
     """
     for name, value in config.items():
         if not (isinstance(value, str) and value.startswith(("$", "@", "%", "???"))):
-            check_knob(name, value)
+            check_knob(name, value, (places or {}).get(name, ""))
 
 
-def check_knob(name: str, value: Any) -> None:
-    """Refuse one setting (VMF100); names that have no rule pass."""
-    rule, fix = "", "give another value"
+def check_knob(name: str, value: Any, place: str = "") -> None:
+    """Refuse one setting (VMF100, or VMF315 if a file is its place); names that have no rule pass."""
+    rule, found = "", repr(value)[:80]
+    fix = f"correct the value in the file, or give another by --{name}" if place else "give another value"
     if name in _WHOLE:
         low, high = _WHOLE[name]
         if not _is_number(value) or not low <= value <= high or value != int(value):
@@ -141,11 +152,10 @@ def check_knob(name: str, value: Any) -> None:
         try:
             usable_device(value)
         except ValueError as error:
-            raise VmfError(
-                "VMF100", subject="--device", rule="the device must be there", found=str(error), fix="--device cpu"
-            ) from error
+            rule, found, fix = "there", str(error), "--device cpu"
     if rule:
-        raise VmfError("VMF100", subject=f"--{name}", rule=f"{name} must be {rule}", found=repr(value)[:80], fix=fix)
+        code, subject = ("VMF315", f"{place}: {name}") if place else ("VMF100", f"--{name}")
+        raise VmfError(code, subject=subject, rule=f"{name} must be {rule}", found=found, fix=fix)
 
 
 def _is_number(value: Any) -> bool:

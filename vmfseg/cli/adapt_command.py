@@ -107,7 +107,8 @@ def adapt_model(
     from vmfseg.model.quality import QualityModel
     from vmfseg.model.ship import SHIPPED_FILES
 
-    if (output / "models").exists() or (output / "adapt.json").exists():
+    table = output / "run" / "scans.json"  # there without adapt.json, the last file: an adaptation was interrupted
+    if (output / "adapt.json").exists() or ((output / "models").exists() and not table.exists()):
         raise VmfError("VMF503", subject=str(output), rule="the output exists already", fix="choose another -o")
     model = Model.load(bundle)
     kind, root = _teacher(model, bundle)
@@ -126,7 +127,6 @@ def adapt_model(
         raise VmfError(
             "VMF346", subject=", ".join(scans)[:200], found=f"{len(listed)} files, none of which can be used"
         )
-    table = output / "run" / "scans.json"
     own_datalist(good, model.labels).save(table)
     values = {
         "dataset_dir": str(table),
@@ -157,7 +157,7 @@ def adapt_model(
     source = output / "run" / "models" if helped else model.weights.parent
     for name in dict.fromkeys((*MODEL_FILES, *SHIPPED_FILES)):
         if (source / name).is_file():
-            copy_file(source / name, output / "models" / name, overwrite=False)
+            copy_file(source / name, output / "models" / name)
     found = {
         "format": "vmfseg-adapt-1",
         "bundle": model.name,

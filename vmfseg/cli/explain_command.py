@@ -71,9 +71,9 @@ def explain(
 
     \b
     Examples:
-      vmfseg explain vmfnet_mnms cine.nii.gz -o out --frame 3
+      vmfseg explain hearts cine.nii.gz -o out --frame 3
       vmfseg explain runs/mine scan.nii.gz -o out --label scan_gt.nii.gz
-      vmfseg explain unsupervised_mnms scan.nii.gz -o out --names names.json --save-named named
+      vmfseg explain runs/u scan.nii.gz -o out --names n.json --save-named named
       vmfseg segment named scan.nii.gz -o labels/
     """
     from vmfseg.model.inputs import plan_jobs

@@ -23,7 +23,7 @@ def export(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="The file; default beside the weights, for segment --backend.")
     ] = None,
-    int8: Annotated[bool, typer.Option("--int8", help="Quantize to 8 bits (openvino; needs vmfseg\\[int8]).")] = False,
+    int8: Annotated[bool, typer.Option("--int8", help="Quantize to 8 bits (openvino; needs vmfseg[int8]).")] = False,
     vendored: Annotated[
         bool, typer.Option("--vendored", help="Instead, copy the bundle and its code to -o, to run without vmfseg.")
     ] = False,
@@ -36,10 +36,10 @@ def export(
 
     \b
     Examples:
-      vmfseg export vmfnet_mnms --to onnx
-      vmfseg export vmfnet_mnms --to openvino --int8
-      vmfseg export vmfnet_mnms --to torchscript -o heart.ts
-      vmfseg export vmfnet_mnms --vendored -o zoo/
+      vmfseg export hearts --to onnx
+      vmfseg export hearts --to openvino --int8
+      vmfseg export hearts --to torchscript -o heart.ts
+      vmfseg export hearts --vendored -o zoo/
     """
     from vmfseg.bundle.package import vendor_bundle
     from vmfseg.export.exporter import export_bundle

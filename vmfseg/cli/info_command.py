@@ -16,7 +16,7 @@ def info(bundle: Bundle, as_json: AsJson = False) -> None:
 
     \b
     Examples:
-      vmfseg info vmfnet_mnms
+      vmfseg info hearts
       vmfseg info runs/mine --json
     """
     from rich.markup import escape

@@ -24,6 +24,8 @@ from vmfseg.threads import calm_threads
 __all__ = ["app", "main"]
 
 _HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
+#: Plain help and errors: the boxes of rich take twice the time to import.
+_PLAIN: dict[str, Any] = {"pretty_exceptions_enable": False, "rich_markup_mode": None}
 #: Commands that have commands of their own.
 _GROUPS = {
     "bundle": {
@@ -70,13 +72,13 @@ class LazyCommand(TyperCommand):
     """
 
     def __init__(self, name: str, module: str, summary: str) -> None:
-        super().__init__(name=name, help=summary)
+        super().__init__(name=name, help=summary, short_help=summary, rich_markup_mode=None)
         self.module = module
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Import the function and go on with its own command."""
         function = getattr(importlib.import_module(f"vmfseg.cli.{self.module}"), str(self.name))
-        app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, context_settings=_HELP_OPTIONS)
+        app = typer.Typer(add_completion=False, context_settings=_HELP_OPTIONS, **_PLAIN)
         settings = dict(_HELP_OPTIONS)
         if getattr(function, "takes_any_option", False):
             settings |= {"allow_extra_args": True, "ignore_unknown_options": True}  # type: ignore[dict-item]
@@ -109,9 +111,9 @@ class _Group(_LightGroup):
         super().__init__(**options)
         for name, summary in _COMMANDS.items():
             self.add_command(LazyCommand(name, f"{name}_command", summary))
-        options = {"no_args_is_help": True, "context_settings": _HELP_OPTIONS}
+        options = {"no_args_is_help": True, "context_settings": _HELP_OPTIONS, "rich_markup_mode": None}
         for name, members in _GROUPS.items():
-            group = _LightGroup(name=name, help=_COMMANDS[name], **options)
+            group = _LightGroup(name=name, help=_COMMANDS[name], short_help=_COMMANDS[name], **options)
             for member, summary in members.items():
                 group.add_command(LazyCommand(member, f"{name}_command", summary))
             self.add_command(group, name)
@@ -131,8 +133,8 @@ app = typer.Typer(
     cls=_Group,
     help="Segment scans of unseen scanners from few labels, and see why.",
     no_args_is_help=True,
-    pretty_exceptions_enable=False,
     context_settings=_HELP_OPTIONS,
+    **_PLAIN,
 )
 
 

@@ -30,7 +30,7 @@ def package(
     \b
     Examples:
       vmfseg package runs/mine -o container
-      vmfseg package vmfnet_mnms -o container --serve --wheel dist/vmfseg-0.1.0-py3-none-any.whl
+      vmfseg package hearts -o container --serve --wheel dist/vmfseg-*.whl
     """
     from vmfseg.bundle.package import package_bundle
 

@@ -41,7 +41,7 @@ def report(
 
     \b
     Examples:
-      vmfseg report vmfnet_mnms
+      vmfseg report mine
       vmfseg report runs/kappa20 --cases 8
       vmfseg report scores/ --checkpoint runs/kappa20 --dataset_dir ~/MnMs
     """

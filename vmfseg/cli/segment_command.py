@@ -51,17 +51,20 @@ def segment(
     frames: Annotated[str | None, typer.Option(help="Of a cine: ED,ES or numbers like 0,5; default all.")] = None,
     probabilities: Annotated[bool, typer.Option("--probabilities", help="Write calibrated probabilities too.")] = False,
     dicom_seg: Annotated[
-        bool, typer.Option("--dicom-seg", help="Write DICOM SEG for DICOM input too (needs vmfseg\\[dicom]).")
+        bool, typer.Option("--dicom-seg", help="Write DICOM SEG for DICOM input too (needs vmfseg[dicom]).")
     ] = False,
     mesh: Annotated[
         str | None,
-        typer.Option(metavar="stl", help="Write a surface of each structure, mm in LPS (needs vmfseg\\[mesh])."),
+        typer.Option(metavar="stl", help="Write a surface of each structure, mm in LPS (needs vmfseg[mesh])."),
     ] = None,
     box: Annotated[bool, typer.Option("--box", help="Write the box around what was found too, in voxels.")] = False,
     activations: Annotated[bool, typer.Option("--activations", help="Write the maps of all kernels too.")] = False,
     overlay: Annotated[
         str | None, typer.Option(metavar="png", help="Write a picture of the outlines on the slices too.")
     ] = None,
+    adapt: Annotated[
+        str, typer.Option(help="Adapt to each frame: bn (batch norm) or reconstruction; a copy, nothing is kept.")
+    ] = "none",
     backend: Annotated[
         str, typer.Option(help="torch, or onnx, openvino, openvino-int8 after vmfseg export.")
     ] = "torch",
@@ -93,10 +96,10 @@ def segment(
 
     \b
     Examples:
-      vmfseg segment vmfnet_mnms scan.nii.gz -o labels/
-      vmfseg segment vmfnet_mnms cines/ -o labels/ --frames ED,ES --overlay png
-      vmfseg segment vmfnet_mnms study/series7/ -o labels/ --dicom-seg --mesh stl
-      vmfseg segment vmfnet_mnms "study/*/*.mha" -o labels/ --backend openvino
+      vmfseg segment hearts scan.nii.gz -o labels/
+      vmfseg segment hearts cines/ -o labels/ --frames ED,ES --overlay png
+      vmfseg segment hearts study/series7/ -o labels/ --dicom-seg --mesh stl
+      vmfseg segment hearts "study/*/*.mha" -o labels/ --skip-existing
       vmfseg segment runs/mine "t1.nii.gz;t2.nii.gz" -o labels/
     """
     from vmfseg.data.volume import ReadRules
@@ -105,11 +108,15 @@ def segment(
     from vmfseg.model.foreground_box import BOX_NAMES, box_files
     from vmfseg.model.inputs import plan_jobs
     from vmfseg.model.predictor import Predictor
+    from vmfseg.model.scan_adaptation import ADAPTATIONS
     from vmfseg.model.segment import Extra, SegmentOptions
     from vmfseg.utils.packages import require_package
     from vmfseg.visualize.overlay import draw_overlay
     from vmfseg.visualize.summary_table import check_summary, write_summary
 
+    check_choice("--adapt", adapt, ADAPTATIONS)
+    if adapt != "none" and backend != "torch":
+        raise ValueError(f"--adapt must be none with --backend {backend}, got {adapt}. Use --backend torch.")
     if overlay is not None:
         check_choice("--overlay", overlay, ("png",))
     if prefer is not None:
@@ -134,6 +141,7 @@ def segment(
         frames=frames,
         probabilities=probabilities,
         activations=activations and predictor.has_kernels,
+        adapt=adapt,
         overlay=None if overlay is None else draw_overlay,
         extras=tuple(
             extra

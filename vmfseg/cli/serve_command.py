@@ -56,7 +56,7 @@ def serve(
 
     \b
     Example:
-      vmfseg serve vmfnet_mnms --studies ~/scans
+      vmfseg serve hearts --studies ~/scans
     """
     from rich.logging import RichHandler
 

@@ -37,8 +37,8 @@ def shift(
 
     \b
     Examples:
-      vmfseg shift vmfnet_mnms new_scanner/
-      vmfseg shift vmfnet_mnms ~/MnMs --json
+      vmfseg shift hearts new_scanner/
+      vmfseg shift hearts ~/MnMs --json
     """
     from rich.console import Console
     from rich.markup import escape

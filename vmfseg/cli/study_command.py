@@ -6,19 +6,18 @@ from __future__ import annotations
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.live import Live
-from rich.table import Table
 
 from vmfseg.cli.terminal import print_line, print_table
-from vmfseg.studies import Plan, Study, find_data, make_engine, open_study, read_records, run_study
-from vmfseg.studies.markdown_table import unfinished_rows
-from vmfseg.studies.records import Record
-from vmfseg.studies.table_files import FORMATS, write_tables
-from vmfseg.utils import VmfError
+from vmfseg.utils.errors import VmfError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from vmfseg.studies import Study
+    from vmfseg.studies.records import Record
 
 __all__ = ["plan", "run", "status", "table"]
 
@@ -57,9 +56,12 @@ def run(
     \b
     Examples:
       vmfseg study run studies/phantom_mnms.yaml -o out/phantom
-      vmfseg study run studies/paper_mnms.yaml --dataset_dir ~/MnMs -o out/mnms --on slurm
-      vmfseg study run studies/paper_scgm.yaml --dataset_dir ~/SCGM -o out/scgm --on ray --engine address=auto
+      vmfseg study run studies/mine.yaml --dataset_dir ~/MnMs -o out --on slurm
+      vmfseg study run studies/mine.yaml -o out --on ray --engine address=auto
     """
+    from vmfseg.studies import Plan, Study, find_data, make_engine, run_study
+    from vmfseg.studies.table_files import write_tables
+
     study = Study.load(file, methods or ())
     planned = Plan(study, find_data(study, dataset_dir), trust)
     engine = make_engine(on, study.resources, jobs, _options(options or []))
@@ -91,6 +93,7 @@ def plan(
       vmfseg study plan studies/phantom_mnms.yaml
       vmfseg study plan studies/paper_mnms.yaml --dataset_dir ~/MnMs --list
     """
+    from vmfseg.studies import Plan, Study, find_data
     from vmfseg.studies.estimate import estimate_costs
 
     study = Study.load(file, methods or ())
@@ -126,6 +129,12 @@ def status(
     Example:
       vmfseg study status out/phantom --watch
     """
+    from rich.console import Console
+    from rich.live import Live
+
+    from vmfseg.studies import open_study, read_records
+    from vmfseg.studies.markdown_table import unfinished_rows
+
     study, runs = open_study(output.expanduser())
     records = read_records(runs, figures=False)
     if watch:
@@ -143,7 +152,7 @@ def status(
 def table(
     output: Folder,
     formats: Annotated[
-        list[str] | None, typer.Option("--format", help=f"{', '.join(FORMATS)}; repeatable, all by default.")
+        list[str] | None, typer.Option("--format", help="md, tex, csv or html; repeatable, all by default.")
     ] = None,
 ) -> None:
     r"""Write the tables of a study from what is finished, into its folder.
@@ -152,6 +161,8 @@ def table(
     Example:
       vmfseg study table out/phantom --format md --format html
     """
+    from vmfseg.studies.table_files import FORMATS, write_tables
+
     for path in write_tables(output.expanduser(), formats or FORMATS):
         print_line(f"written: {path}")
 
@@ -166,6 +177,8 @@ def _tell(record: Record, ended: int, count: int) -> None:
 
 
 def _states(study: Study, records: list[Record]) -> Table:
+    from rich.table import Table
+
     columns = ("done", "running", "waiting", "stopped", "failed")
     shown = Table(title=study.title, box=None, pad_edge=False, header_style="bold", title_justify="left")
     for name in ("method", *columns, "Dice", "CPU s"):

@@ -130,7 +130,7 @@ def train_bundle(
         trust: run it even if :func:`vmfseg.bundle.trust.require_trusted` would refuse it.
 
     Raises:
-        VmfError: VMF100 a setting out of its range, VMF110 a key that the config lacks, VMF330 no such bundle, VMF305
+        VmfError: VMF100 an option out of its range, VMF110 a key that the config lacks, VMF330 no such bundle, VMF305
             a config that is missing, VMF310 to VMF317 a config that cannot work, VMF410 and VMF411 a bundle that is not
             the package's, VMF419 overrides that are not plain, VMF505 out of memory, and what the data, the stages and
             the writer refuse.
@@ -151,14 +151,17 @@ def train_bundle(
     require_trusted(folder, trust)
     config = overlay(*(read_config(file, f"configs/{file.name}") for file in files))
     values: dict[str, Any] = {"bundle_root": str(folder)} if "bundle_root" in config else {}
+    places = {name: f"configs/{file.name}" for file in files for name in read_config(file)}
     for path in configs:
-        values |= read_overlay(path, config, trust)
+        added = read_overlay(path, config, trust)
+        places |= dict.fromkeys(added, str(path))
+        values |= added
     # whole sections before what is changed in them
     values |= dict(sorted((overrides or {}).items(), key=lambda item: normalize_key(item[0]).count("::")))
     with _quiet():
         check_keys(config, values)
         config = overlay(config, values)
-        check_knobs(config)
+        check_knobs(config, {name: place for name, place in places.items() if name not in (overrides or {})})
         for finding in config_findings(config, f"configs/{files[-1].name}", ("training",)):
             raise finding
         # what was checked is what runs: whole sections, with the changes already in them
@@ -170,7 +173,8 @@ def train_bundle(
         try:
             with _terminated_like_interrupted():
                 workflow.initialize()
-                for name in (name for name in _WITHOUT_DATA if name in dict(entries(config))):
+                early = (*_WITHOUT_DATA, *(["network"] if config.get("init") else []))  # with the weights to start from
+                for name in (name for name in early if name in dict(entries(config))):
                     workflow.parser.get_parsed_content(name)
                 workflow.run()
                 workflow.finalize()

@@ -6,10 +6,11 @@ A datalist is a JSON file of relative paths; the user's folders are never writte
     {"format": "vmfseg-datalist-1", "name": "mnms", "root": ".", "labels": {"0": "background", "1": "LV", ...},
      "rows": [{"image": "A0S9V9_sa.nii.gz", "label": "A0S9V9_sa_gt.nii.gz", "domain": "A", "group": "A/1",
                "subject": "A0S9V9", "frame": 24, "phase": "ED", "split": null, "annotated": null,
-               "slices": null, "image_sha256": "...", "label_sha256": "..."}]}
+               "slices": null, "present": null, "image_sha256": "...", "label_sha256": "..."}]}
 
 ``root`` is absolute or relative to the file. ``image`` may be a list of files (channels), ``label`` ``null``
-(unlabelled) or a list of masks by several raters; ``slices`` says which slices were annotated (:class:`Row`). An
+(unlabelled) or a list of masks by several raters; ``slices`` says which slices were annotated, ``present`` what the
+slices of a row without mask show (:class:`Row`). An
 optional ``label_map`` says which class a value in the mask files stands for, where the two differ.
 """
 
@@ -28,13 +29,14 @@ from vmfseg.data.row_schema import (
     Row,
     check_classes,
     check_keys,
+    check_present,
     check_rows,
     check_slices,
     integer_keys,
     parse_row,
     refuse,
 )
-from vmfseg.transforms.annotation import slices_text
+from vmfseg.transforms.annotation import presence_text, slices_text
 from vmfseg.utils import VmfError, read_json, sha256_file, write_json
 from vmfseg.utils.io import sha256_bytes
 
@@ -130,9 +132,12 @@ class Datalist:
             item["label"] = labels[0] if isinstance(row.label, str) else labels
             if self.label_map:
                 item["label_map"] = dict(self.label_map)
-            slices = self.slices_of(row)
-            if slices is not None:
-                item["slices"] = slices_text(slices)
+        if row.present is not None:
+            where = f"{self.name}, subject {row.subject}"
+            item["present"] = presence_text(check_present(where, row, self.labels))
+        slices = self.slices_of(row) if row.is_labeled or row.present is not None else None
+        if slices is not None:
+            item["slices"] = slices_text(slices)
         if row.frame is not None:
             item["frame"] = row.frame
         annotated = None if row.annotated is None else list(row.annotated)

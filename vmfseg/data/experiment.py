@@ -16,7 +16,7 @@ from vmfseg.data.folder import FolderDataset
 from vmfseg.data.mnms import MNMsDataset
 from vmfseg.data.row_schema import Row
 from vmfseg.data.scgm import SCGMDataset
-from vmfseg.data.splits import Split, leave_one_domain_out
+from vmfseg.data.splits import Split, check_target, leave_one_domain_out
 from vmfseg.phantom import make_phantom
 from vmfseg.utils import VmfError, check_choice
 
@@ -38,6 +38,8 @@ def prepare_experiment(
     given: Sequence[Sequence[Mapping[str, Any]] | None] | None = None,
     labels: Mapping[Any, str] | Sequence[str] | None = None,
     quiet: bool = False,
+    unread_domain: str = "",
+    shared_subjects: bool = False,
 ) -> Experiment:
     """Read a data set (or make the phantom where no folder is given) and split it, one domain left out.
 
@@ -59,6 +61,9 @@ def prepare_experiment(
             one of the two lists holds rows, they are used *instead* of any data set, and there is no unseen domain.
         labels: class names by number; required for ``given``, otherwise compared with those of the data set.
         quiet: say nothing.
+        unread_domain: a domain whose scans are neither learnt from nor scored: the one for which a recipe is being
+            chosen by leaving out each of the others in turn.
+        shared_subjects: put unlabelled scans and frames of labelled subjects into the unlabelled pool.
 
     Raises:
         VmfError: see the data sets and :func:`leave_one_domain_out`; VMF280 classes that do not agree with ``labels``,
@@ -89,12 +94,16 @@ def prepare_experiment(
         root = Path(str(dataset_dir)).expanduser()
     datalist = read_dataset(dataset, root, all_frames, names)
     _check_names(datalist, names)
+    if unread_domain:
+        check_target(datalist, unread_domain)
+        datalist = datalist.with_rows(row for row in datalist.rows if row.domain != unread_domain)
     split = leave_one_domain_out(
         datalist,
         target_domain,
         labeled_fraction=labeled_fraction,
         validation_fraction=validation_fraction,
         protocol="reference" if protocol == "paper" else "clean",
+        shared_subjects=shared_subjects,
         seed=seed,
     )
     return _tell(Experiment(datalist, split, is_phantom), quiet)

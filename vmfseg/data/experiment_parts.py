@@ -79,7 +79,7 @@ class Experiment:
     def fingerprint(self) -> dict[str, str]:
         """What of the data decides a result: the split and the checksums of all files."""
         sums = sorted(
-            f"{row.image_sha256}{row.label_sha256}{row.frame}{self.datalist.slices_of(row) or ''}"
+            f"{row.image_sha256}{row.label_sha256}{row.frame}{self.datalist.slices_of(row) or ''}{row.present or ''}"
             for row in self.datalist.rows
         )
         return {"split": self.split.hash, "data": sha256_bytes("\n".join(sums).encode())}

@@ -30,6 +30,7 @@ _COLUMNS = {
     "split": ("split",),
     "annotated": ("annotated",),
     "slices": ("slices",),
+    "present": ("present", "presence"),
 }
 
 
@@ -40,8 +41,9 @@ class FolderDataset:
     name), ``group``, ``frame`` (of a 4-D file, from 0), ``phase``, ``split``, ``annotated``: the classes that this
     label annotates, as in ``1;2`` or ``LV;MYO``, and ``slices``: the slices that it annotates, as in ``2-13`` (see
     :class:`~vmfseg.data.datalist.Row`). What is not annotated is ignored in training and evaluation, not learnt as
-    background. An image with several channels is a list of files, in a CSV cell ``t1.nii.gz;t2.nii.gz``. A JSON table
-    is a list of such objects, or ``{"labels": ..., "label_map": ..., "rows": [...]}``.
+    background. ``present`` is a presence label of a scan without mask: what its slices show, ``LV;MYO``. An image with
+    several channels is a list of files, in a CSV cell ``t1.nii.gz;t2.nii.gz``. A JSON table is a list of such objects,
+    or ``{"labels": ..., "label_map": ..., "rows": [...]}``.
 
     Args:
         root: the folder that the paths in the table are relative to. Nothing in it is written or moved.
@@ -148,6 +150,7 @@ class FolderDataset:
                 place, "image and domain must be given", f"image {value!r}, domain {domain!r}", "fill them in"
             )
         label = item.get("label") or None
+        present = item.get("present") or None
         frame = item.get("frame")
         number = None if frame in (None, "") else integer(str(frame))
         if number is None and frame not in (None, ""):
@@ -162,7 +165,8 @@ class FolderDataset:
             phase=str(item["phase"]) if item.get("phase") else None,
             split=str(item["split"]) if item.get("split") else None,
             annotated=_classes(place, item.get("annotated"), classes),
-            slices=item.get("slices") if label and item.get("slices") not in ("", []) else None,
+            slices=item.get("slices") if (label or present) and item.get("slices") not in ("", []) else None,
+            present=present,
         )
 
     def _mask(self, label: Any) -> str | None:

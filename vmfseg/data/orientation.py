@@ -40,6 +40,7 @@ Array = npt.NDArray[np.float32]
 MAX_TURN = 30.0
 _MAX_TILT = 45.0
 _MAX_CONTENT_TURN = 60.0  # directions between structures differ between people too
+_LONG = 1.25  # length by width from which a structure has a long axis
 _AGREE = 0.8  # mean resultant length from which directions of a domain agree
 
 
@@ -51,7 +52,7 @@ class Pose:
         domain: scanner, vendor or site.
         subject: whose scan it is.
         frame: from :func:`slice_frame`.
-        directions: unit vector in the plane from one class to another by their numbers, from :func:`class_direction`.
+        directions: unit vectors in the plane by two class numbers, from :func:`class_direction`.
     """
 
     domain: str
@@ -113,14 +114,22 @@ def pose_change(one: Affine, other: Affine) -> tuple[float, float, bool]:
 
 
 def class_direction(label: Array, spacing: Sequence[float]) -> dict[tuple[int, int], tuple[float, float]]:
-    """Return the unit vectors in the plane between the centers of each two classes of a label in slice space.
+    r"""Return the unit vectors in the plane between the centers of each two classes of a label in slice space.
 
     They show how the organ lies where the header says nothing true. Classes that are nearly concentric (centers nearer
-    than a quarter of the size of the smaller) have no direction.
+    than a quarter of the size of the smaller) have no direction. Where no pair has one, as in the spinal cord, the long
+    axis of a structure that is not round stands under ``(class, class)``: an axis at the angle :math:`a` has no head
+    and no tail, so it is the vector :math:`(\cos 2a, \sin 2a)`.
 
     Args:
         label: class numbers ``HWD``.
         spacing: in-plane spacing in mm, two numbers.
+
+    Example:
+        >>> flat = np.zeros((9, 9, 1), dtype=np.float32)
+        >>> flat[2:7, 4] = 1
+        >>> class_direction(flat, (1.0, 1.0)), class_direction(flat.swapaxes(0, 1), (1.0, 1.0))
+        ({(1, 1): (1.0, 0.0)}, {(1, 1): (-1.0, 0.0)})
     """
     values = [int(value) for value in np.unique(label) if value]
     centers, radii = {}, {}
@@ -136,7 +145,18 @@ def class_direction(label: Array, spacing: Sequence[float]) -> dict[tuple[int, i
             length = float(np.linalg.norm(step))
             if length > 0.5 * min(radii[one], radii[other]):
                 found[one, other] = (float(step[0] / length), float(step[1] / length))
-    return found
+    return found or {(value, value): axis for value in values if (axis := _long_axis(label == value, spacing))}
+
+
+def _long_axis(mask: npt.NDArray[np.bool_], spacing: Sequence[float]) -> tuple[float, float] | None:
+    """Return the long axis of the slices of a structure as a vector of twice its angle; ``None`` for a round one."""
+    planes = [np.argwhere(mask[..., k]) * np.asarray(spacing) for k in np.flatnonzero(mask.any(axis=(0, 1)))]
+    steps = np.concatenate([plane - plane.mean(axis=0) for plane in planes])
+    (xx, xy), (_, yy) = steps.T @ steps / len(steps) + np.diag(np.square(spacing)) / 12  # a pixel has a width itself
+    difference, middle = math.hypot(xx - yy, 2 * xy), xx + yy
+    if middle + difference < _LONG**2 * (middle - difference):
+        return None
+    return round(float(xx - yy) / difference, 6), round(float(2 * xy) / difference, 6)
 
 
 def orientation_findings(poses: Sequence[Pose], labels: Mapping[int, str]) -> Iterator[Finding]:
@@ -190,12 +210,15 @@ def _content_findings(poses: Sequence[Pose], labels: Mapping[int, str]) -> Itera
         total = np.sum([mean / np.linalg.norm(mean) for mean in clear.values()], axis=0)
         usual = max(sorted(clear), key=lambda domain: float(clear[domain] @ total))
         for domain, mean in sorted(clear.items()):
-            turn = _angle(clear[usual], mean)
+            turn = _angle(clear[usual], mean) / (2 if one == other else 1)
             if turn > _MAX_CONTENT_TURN and domain not in told:
                 told.add(domain)
+                what = f"{labels[other]} lies in another direction from {labels[one]} than in"
+                if one == other:
+                    what = f"the long axis of {labels[one]} is turned against"
                 text = (
-                    f"{labels[other]} lies in another direction from {labels[one]} than in {usual}, by {turn:.0f} "
-                    "degrees, though the headers agree: are these scans turned or mirrored, or their headers wrong?"
+                    f"{what} {usual}, by {turn:.0f} degrees, though the headers agree: "
+                    "are these scans turned or mirrored, or their headers wrong?"
                 )
                 yield Finding("warning", "VMF244", domain, text)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from vmfseg.transforms.annotation import parse_slices
+from vmfseg.transforms.annotation import parse_presence, parse_slices
 from vmfseg.utils import VmfError, did_you_mean
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "Row",
     "check_classes",
     "check_keys",
+    "check_present",
     "check_rows",
     "check_slices",
     "integer_keys",
@@ -36,6 +37,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "frame": (int, type(None)),
     "annotated": (list, type(None)),
     "slices": (str, list, dict, type(None)),
+    "present": (str, list, dict, type(None)),
 }
 
 
@@ -55,6 +57,9 @@ class Row:
         annotated: classes that this label annotates, ``None`` for all; others are ignored, not learnt as background.
         slices: slices that were annotated, ``None`` for all: ``"2-13"``, a list of numbers, an object by class, or the
             path of a JSON file with such an object (see :mod:`vmfseg.transforms.annotation`). Others are ignored.
+        present: of a row without label, the structures that its slices show, ``"LV;MYO"``, or an object by class with
+            the slices that show it, ``{"LV": "2-9", "MYO": "2-9"}``: a presence label (vMFWeak). ``annotated`` and
+            ``slices`` say which classes and slices somebody looked at; default all.
         image_sha256: checksum of the image file, or of each channel's.
         label_sha256: checksum of the label file, or of each rater's.
 
@@ -74,13 +79,15 @@ class Row:
     split: str | None = None
     annotated: tuple[int, ...] | list[int] | None = None
     slices: str | list[int] | dict[str, Any] | None = None
+    present: str | list[Any] | dict[str, Any] | None = None
     image_sha256: str | tuple[str, ...] | list[str] | None = None
     label_sha256: str | tuple[str, ...] | list[str] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("image", "label", "annotated", "image_sha256", "label_sha256", "slices"):  # rows are hashable
+        texts = ("slices", "present")
+        for name in ("image", "label", "annotated", "image_sha256", "label_sha256", *texts):  # rows are hashable
             value = getattr(self, name)
-            if name == "slices" and isinstance(value, list | tuple | dict):
+            if name in texts and isinstance(value, list | tuple | dict):
                 object.__setattr__(self, name, json.dumps(value))
             elif isinstance(value, list):
                 object.__setattr__(self, name, tuple(value))
@@ -110,7 +117,7 @@ class Row:
 
     def without_label(self) -> Row:
         """Return the row as an unlabelled one."""
-        return replace(self, label=None, label_sha256=None, annotated=None, slices=None)
+        return replace(self, label=None, label_sha256=None, annotated=None, slices=None, present=None)
 
 
 def _paths(value: str | tuple[str, ...] | list[str] | None) -> tuple[str, ...]:
@@ -125,7 +132,7 @@ def parse_row(where: str, index: int, item: Any) -> Row:
     names = {entry.name for entry in fields(Row)}
     check_keys(place, item, {"image", "domain", "subject"}, names)
     for name, value in item.items():
-        members = value if isinstance(value, list) and name != "slices" else []
+        members = value if isinstance(value, list) and name not in ("slices", "present") else []
         kind: type = int if name == "annotated" else str
         if not isinstance(value, _TYPES[name]) or not all(type(member) is kind for member in members):
             raise refuse(place, f"{name} has the wrong type", json.dumps(value)[:60], "see the format in the help")
@@ -193,6 +200,8 @@ def check_rows(where: str, rows: Iterable[Row], labels: Mapping[int, str]) -> No
                 raise refuse(place, "annotated must list classes of labels", str(value), "0 is always annotated")
         if row.slices is not None and row.slices_file is None:
             check_slices(place, row, row.slices, labels)
+        if row.present is not None:
+            check_present(place, row, labels)
         key = (tuple(map(os.path.normpath, row.images)), row.frame)
         other = seen.setdefault(key, row)
         if other is not row and {other.split, row.split} != _SHAREABLE:
@@ -233,6 +242,16 @@ def check_slices(place: str, row: Row, value: Any, labels: Mapping[int, str]) ->
     except ValueError as error:
         fix = 'write 2-13, or {"LV": "2-13", "MYO": "2-10"}'
         raise refuse(place, "slices must list annotated slices", str(error), fix) from error
+
+
+def check_present(place: str, row: Row, labels: Mapping[int, str]) -> dict[int, list[int] | None]:
+    """Return the slices of a row that show each class, ``None`` for all of them, or refuse them (VMF280)."""
+    if row.is_labeled:
+        raise refuse(place, "present is for rows without label", str(row.present), "leave it empty: the label says it")
+    try:
+        return parse_presence(row.present, labels)
+    except ValueError as error:
+        raise refuse(place, "present must list classes", str(error), 'write LV;MYO, or {"LV": "2-9"}') from error
 
 
 def _check_inside(place: str, name: str) -> None:

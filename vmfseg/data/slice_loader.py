@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from vmfseg.data.sampling import SliceOrder, StreamLoader
@@ -47,7 +48,8 @@ class SliceLoader(StreamLoader):
         num_workers: processes that make batches; 0 makes them in this process.
         drop_last: drop an incomplete last batch; ``None`` drops it when shuffling, but never the only one.
         balanced: ``"none"``, ``"domain"`` or ``"foreground"``, see :class:`~vmfseg.data.sampling.SliceOrder`.
-        supervision: ``"mask"``; ``"presence"`` shows presence labels but no masks (vMFWeak); ``"none"`` shows neither.
+        supervision: ``"mask"``; ``"presence"`` shows presence labels but no masks (vMFWeak), for rows with ``present``
+            instead of a mask what that says; ``"none"`` shows neither.
         tile: with ``supervision="presence"``, side of square tiles in pixels: ``presence`` is then
             ``(B, N - 1, H / tile, W / tile)``, what each tile shows; 0 for the whole slice.
         rank: number of this process in distributed training.
@@ -55,7 +57,8 @@ class SliceLoader(StreamLoader):
         pin_memory: copy batches to page-locked memory, for a GPU.
 
     Raises:
-        ValueError: if an argument is out of range, slices differ in size, or labeled and unlabeled rows are mixed.
+        ValueError: if an argument is out of range, slices differ in size, labeled and unlabeled rows are mixed, or
+            presence of tiles is asked of rows that say it for whole slices.
 
     Example:
         >>> import torch
@@ -91,7 +94,7 @@ class SliceLoader(StreamLoader):
                 "Give slice_space_transforms a roi, or use batch_size=1."
             )
         self.dataset, self.batch_size, self.num_workers, self.pin_memory = dataset, batch_size, num_workers, pin_memory
-        self.supervision = _check_supervision(dataset, supervision)
+        self.supervision = _check_supervision(dataset, supervision, tile)
         self._order = SliceOrder(dataset, shuffle, seed, balanced, rank, world_size)
         self._batches = _Batches(dataset, seed, augment, self.supervision, tile)
         self.drop_last = shuffle and len(self._order) >= batch_size if drop_last is None else drop_last
@@ -166,6 +169,10 @@ class _Batches(Dataset[dict[str, Any]]):
         seeds = [derive_seed(self.seed, epoch, s, *([r] if r else [])) for s, r in names]
         label = self.supervision != "none"
         items = [self.dataset.fetch(index, label, seed) for index, seed in zip(indices, seeds, strict=True)]
+        said = [item.pop("presence", None) for item in items]
+        if self.supervision == "presence":
+            for item in items:  # no mask, but a presence label; what is cut off by augmentation is not known
+                item.setdefault("label", torch.zeros_like(item["image"][:1], dtype=torch.uint8))
         batch: dict[str, Any] = default_collate(items)
         if self.augment is not None:
             batch = self.augment(batch, seeds)
@@ -174,13 +181,24 @@ class _Batches(Dataset[dict[str, Any]]):
             if self.supervision == "presence":
                 if self.tile:
                     batch["presence"] = tile_presence(batch["label"], self.dataset.num_classes, self.tile)
+                for position, presence in enumerate(said):
+                    if presence is not None:
+                        batch["presence"][position] = presence
                 del batch["label"]
         return batch
 
 
-def _check_supervision(dataset: SliceDataset, supervision: str) -> str:
+def _check_supervision(dataset: SliceDataset, supervision: str, tile: int) -> str:
     check_choice("supervision", supervision, SUPERVISIONS)
     labeled = sum(row.get("label") is not None for row in dataset.rows)
+    if supervision == "presence":
+        said = sum(row.get("label") is None and row.get("present") is not None for row in dataset.rows)
+        if said and tile:
+            raise ValueError(
+                f"tile must be 0 for rows that say what whole slices show, got {tile} and {said} rows with present "
+                "instead of a mask. Set presence_tile to 0, or leave these rows out."
+            )
+        labeled += said
     if supervision != "none" and 0 < labeled < len(dataset.rows):
         raise ValueError(
             f"dataset must be labeled throughout or not at all, got {labeled} labeled rows of {len(dataset.rows)}. "

@@ -15,7 +15,13 @@ from monai.data import MetaTensor
 from monai.transforms import Compose, Transform
 
 from vmfseg.data.volume_dataset import VolumeDataset, split_random
-from vmfseg.transforms.annotation import AsClassesd, annotated_slices, mask_labels, presence_labels
+from vmfseg.transforms.annotation import (
+    AsClassesd,
+    annotated_slices,
+    mask_labels,
+    presence_labels,
+    present_slices,
+)
 from vmfseg.utils import VmfError, derive_seed
 
 __all__ = ["SliceDataset"]
@@ -30,9 +36,10 @@ class SliceDataset(torch.utils.data.Dataset[dict[str, Any]]):
 
     An item is a dictionary: ``image`` ``(C, H, W)`` float32; ``label`` ``(1, H, W)`` uint8, absent for rows without
     label; ``domain``, ``subject``; ``frame`` (-1 for a 3-D file); ``slice``; ``annotated`` ``(N,)`` bool, the classes
-    that were annotated in this slice; ``sample``, a text that identifies the slice and seeds its randomness; with
-    ``motion`` also ``motion`` ``(1, H, W)``, how much each pixel changes over the frames of its file. Slices of
-    labelled rows in which no class was annotated (``slices`` of the row) are left out.
+    that were annotated in this slice; ``sample``, a text that identifies the slice and seeds its randomness; for rows
+    with ``present`` instead of a label ``presence`` ``(N - 1,)`` bool; with ``motion`` also ``motion`` ``(1, H, W)``,
+    how much each pixel changes over the frames of its file. Slices of rows with label or ``present`` in which no class
+    was annotated (``slices`` of the row) are left out.
 
     Args:
         data: rows with absolute paths, as :meth:`vmfseg.data.Datalist.to_dicts` gives them. A row without ``label``
@@ -124,6 +131,8 @@ class SliceDataset(torch.utils.data.Dataset[dict[str, Any]]):
         item: dict[str, Any] = {"image": stack["image"][..., position]}
         if "label" in stack and (label or self.random.transforms):
             item["label"] = stack["label"][..., position]
+        elif label and "label" not in stack and "presence" in stack:
+            item["presence"] = stack["presence"][position]
         item["domain"], item["subject"] = self.domain(index), self.subject(index)
         item["frame"], item["slice"] = -1 if frame is None else int(frame), position
         item["annotated"] = self._annotated[volume][:, position]
@@ -182,7 +191,7 @@ class SliceDataset(torch.utils.data.Dataset[dict[str, Any]]):
         """Return which annotated foreground classes each slice holds, ``(len, N - 1)``, before random transforms.
 
         Raises:
-            ValueError: if a row has no label.
+            ValueError: if a row has neither label nor ``present``.
         """
         if len(self._presence) < len(self.rows):
             raise ValueError(
@@ -204,6 +213,8 @@ class _Stack(Transform):  # type: ignore[misc]
         annotated = annotated_slices(image, self.num_classes, row.get("annotated"), row.get("slices"))
         stack = {"image": _slices_first(image, torch.float32), "annotated": annotated}
         if row.get("label") is None:
+            if row.get("present") is not None:
+                stack["presence"] = present_slices(image, self.num_classes, row["present"])
             return stack
         label = _check_shape(self.as_classes({"label": result["label"]})["label"], row["label"], channels=1)
         if label.shape[1:] != image.shape[1:]:
@@ -217,7 +228,7 @@ class _Stack(Transform):  # type: ignore[misc]
 
 def _drawn(row: Mapping[str, Any], annotated: torch.Tensor) -> npt.NDArray[np.int64]:
     """Return the slices of a volume that are drawn: all, but of a labelled one only those with an annotated class."""
-    if row.get("label") is None or row.get("slices") is None:
+    if (row.get("label") is None and row.get("present") is None) or row.get("slices") is None:
         return np.arange(annotated.shape[1])
     return np.flatnonzero(annotated[1:].any(dim=0).numpy())
 

@@ -246,10 +246,11 @@ def weakly_labeled(datalist: Datalist, split: Split) -> list[Row]:
     """Return the labelled rows of all training subjects, for training with presence labels instead of masks.
 
     Weak supervision knows of every source slice which structures it shows. Those labels are derived from masks, so this
-    returns the rows *with* masks of the labelled and unlabelled subjects; validation and target stay out.
+    returns the rows *with* masks of the labelled and unlabelled subjects, and those whose ``present`` says it without a
+    mask; validation and target stay out.
     """
     people = set(split.subjects("labeled")) | set(split.subjects("unlabeled"))
-    return [row for row in datalist.rows if row.subject in people and row.is_labeled]
+    return [row for row in datalist.rows if row.subject in people and (row.is_labeled or row.present is not None)]
 
 
 _select_subjects = labeled_fraction  # the parameter of the same name hides the function

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ignite engines on MONAI's trainers and evaluators, and the stages that chain them."""
 
+from .levers import CopyPasteLever, ViewsLever
 from .prediction_evaluator import PredictionEvaluator, SavePredictionHandler
 from .stages.calibration_stage import CalibrationStage
 from .stages.evaluation_stage import EvaluationStage
@@ -12,6 +13,7 @@ from .trainers import CrossPseudoTrainer, KernelClusteringTrainer, SemiSupervise
 
 __all__ = [
     "CalibrationStage",
+    "CopyPasteLever",
     "CrossPseudoTrainer",
     "EvaluationStage",
     "KernelClusteringTrainer",
@@ -22,4 +24,5 @@ __all__ = [
     "SemiSupervisedTrainer",
     "StageRunner",
     "TrainingStage",
+    "ViewsLever",
 ]

@@ -13,6 +13,7 @@ from monai.utils.enums import CommonKeys as Keys
 
 from vmfseg.networks import network_parts
 
+from .levers import Lever
 from .stepping import Stepper, follow_epochs, total
 
 __all__ = ["CrossPseudoTrainer", "KernelClusteringTrainer", "SemiSupervisedTrainer"]
@@ -36,6 +37,7 @@ class SemiSupervisedTrainer(SupervisedTrainer):  # type: ignore[misc]
         amp: mixed precision by device type, see :class:`Stepper`.
         amp_kwargs: passed to ``torch.autocast``.
         accumulation_steps: batches whose gradients are averaged for a step.
+        levers: further parts of the objective, see :mod:`.levers`; ``None`` among them stands for one that is off.
         decollate: split the output into a list of images after each iteration, for MONAI's post-processing; off by
             default, since nothing here needs it and it costs time.
         **kwargs: everything else that ``SupervisedTrainer`` takes.
@@ -53,6 +55,7 @@ class SemiSupervisedTrainer(SupervisedTrainer):  # type: ignore[misc]
         amp_kwargs: dict[str, Any] | None = None,
         accumulation_steps: int = 1,
         decollate: bool = False,
+        levers: Sequence[Lever | None] = (),
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -67,6 +70,9 @@ class SemiSupervisedTrainer(SupervisedTrainer):  # type: ignore[misc]
         )
         self.networks, self.optimizers = [network], [optimizer]
         self.stepper = Stepper(self.state.device, amp, amp_kwargs, accumulation_steps)
+        self.levers = [lever for lever in levers if lever is not None]
+        for lever in self.levers:
+            lever.attach(self)
         follow_epochs(self, train_data_loader)
 
     def set_mode(self, network: torch.nn.Module) -> None:
@@ -75,8 +81,21 @@ class SemiSupervisedTrainer(SupervisedTrainer):  # type: ignore[misc]
 
     def compute_terms(self, batch: dict[str, Any]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Return the logits and the weighted terms of the objective for a batch that is on the device."""
+        batch = self.prepare(batch)
         parts = network_parts(self.network, batch[Keys.IMAGE], self.inferer)
-        return parts.logits, self.loss_function(parts, batch)
+        return parts.logits, self.loss_function(parts, self.complete(self.network, parts, batch))
+
+    def prepare(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Return the batch that the network is to see: what the levers make of it."""
+        for lever in self.levers:
+            batch = lever.before(self, batch)
+        return batch
+
+    def complete(self, network: torch.nn.Module, parts: Any, batch: dict[str, Any]) -> dict[str, Any]:
+        """Return the batch with what the levers add for the loss, now that the network has seen it."""
+        for lever in self.levers:
+            batch = lever.after(self, network, parts, batch)
+        return batch
 
     def _iteration(self, engine: SemiSupervisedTrainer, batchdata: dict[str, Any]) -> dict[str, Any]:
         device, non_blocking = engine.state.device, engine.non_blocking
@@ -133,9 +152,13 @@ class CrossPseudoTrainer(SemiSupervisedTrainer):
 
     def compute_terms(self, batch: dict[str, Any]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Return the first network's logits and the terms of both networks."""
+        batch = self.prepare(batch)
         first, second = (network_parts(network, batch[Keys.IMAGE], self.inferer) for network in self.networks)
-        terms = dict(self.loss_function(first, {**batch, "partner": second.logits.detach()}))
-        others = self.loss_function(second, {**batch, "partner": first.logits.detach()})
+        own, other = (
+            self.complete(network, parts, batch) for network, parts in zip(self.networks, (first, second), strict=True)
+        )
+        terms = dict(self.loss_function(first, {**own, "partner": second.logits.detach()}))
+        others = self.loss_function(second, {**other, "partner": first.logits.detach()})
         return first.logits, {**terms, **{f"{name}'": term for name, term in others.items()}}
 
 

@@ -8,9 +8,11 @@ from .history import HistoryHandler
 from .progress import ProgressHandler
 from .schedules import PolynomialDecayHandler, RampHandler
 from .scores_handler import ScoresHandler
+from .teacher import EMATeacher
 from .tensorboard import ListedOutputHandler, RunWriter, scalar_terms
 
 __all__ = [
+    "EMATeacher",
     "FiniteHandler",
     "GradientClipHandler",
     "HistoryHandler",

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from vmfseg.utils.checks import did_you_mean
 
 from .clustering import VMFClusteringLoss
+from .consistency import ActivationConsistencyLoss
 from .cross_pseudo import CrossPseudoLoss
 from .presence import PresenceLoss
 from .segmentation import MaskedCrossEntropyLoss, MaskedDiceLoss
@@ -41,6 +42,8 @@ class VMFLoss(nn.Module):
     ``clustering``      :class:`VMFClusteringLoss` (Eq. 6)            nothing more
     ``presence``        :class:`PresenceLoss` (Eq. 7)                 parts.presence, presence labels
     ``cross_pseudo``    :class:`CrossPseudoLoss` (Eq. 12)             the partner's logits
+    ``copy_paste``      Dice + cross-entropy by region                mixed images, ``pasted``
+    ``consistency``     :class:`ActivationConsistencyLoss`            further ``views``
     ==================  ============================================  ===============================
 
     A batch without a label simply has no ``dice``: so one loss serves labelled and unlabelled batches and the engine
@@ -52,6 +55,7 @@ class VMFLoss(nn.Module):
             ``"vmfnet"``, ``"vmfpseudo"``, ``"vmfweak"``). Terms without a weight are not computed.
         unlabeled_weights: other weights for batches without any label, for instance ``{"reconstruction": 0.1}``; by
             default the same.
+        extra_weights: of further terms, added to ``weights``, whatever those are.
         squared_pred: Dice with squares (paper) or without (reference code).
         cross_entropy_on: ``"logits"`` or ``"probabilities"`` (reference code).
         class_weights: of the cross-entropy.
@@ -72,7 +76,10 @@ class VMFLoss(nn.Module):
         (['clustering', 'reconstruction'], ['clustering', 'dice', 'reconstruction'])
     """
 
-    TERMS = ("dice", "cross_entropy", "reconstruction", "clustering", "presence", "cross_pseudo")
+    TERMS = (
+        "dice", "cross_entropy", "reconstruction", "clustering", "presence", "cross_pseudo", "copy_paste",
+        "consistency",
+    )  # fmt: skip
     #: Which part of the network a term needs, and how to get it.
     NEEDS = {  # noqa: RUF012 - never changed
         "reconstruction": ("reconstruction", "Use VMFNet with reconstruct=True"),
@@ -92,6 +99,7 @@ class VMFLoss(nn.Module):
         presence_any: bool = False,
         pseudo_target: str = "threshold",
         ramps: Mapping[str, Sequence[float]] | None = None,
+        extra_weights: Mapping[str, float] | None = None,
     ) -> None:
         super().__init__()
         self.progress = 1.0
@@ -103,7 +111,7 @@ class VMFLoss(nn.Module):
                     f"{did_you_mean(weights, PAPER_WEIGHTS)}"
                 )
             weights = PAPER_WEIGHTS[weights]
-        self.weights = self._checked("weights", weights)
+        self.weights = self._checked("weights", weights) | self._checked("extra_weights", extra_weights or {})
         self.unlabeled_weights = {**self.weights, **self._checked("unlabeled_weights", unlabeled_weights or {})}
         self.dice = MaskedDiceLoss(squared_pred=squared_pred)
         self.cross_entropy = MaskedCrossEntropyLoss(cross_entropy_on, class_weights)
@@ -111,6 +119,7 @@ class VMFLoss(nn.Module):
         self.presence = PresenceLoss(presence_kind)
         self.presence_any = presence_any
         self.cross_pseudo = CrossPseudoLoss(pseudo_target, squared_pred)
+        self.consistency = ActivationConsistencyLoss()
 
     def forward(self, parts: Any, batch: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         """Return the weighted terms that apply.
@@ -119,7 +128,8 @@ class VMFLoss(nn.Module):
             parts: of the network, see :func:`vmfseg.networks.network_parts`.
             batch: ``image`` ``BCHW[D]``, what the network saw, and where there are any: ``label``, class numbers
                 ``B1HW[D]`` of all images or of the first ones; ``presence`` ``BK``, likewise; ``annotated`` ``BN``,
-                which classes each labelled image was annotated for; ``partner``, logits of the other network.
+                which classes each labelled image was annotated for; ``partner``, logits of the other network; what the
+                parts of :mod:`vmfseg.engines.levers` add: ``pasted``, ``views`` and ``valid``.
 
         Raises:
             ValueError: a term has a weight but the network lacks the part it needs; shapes that do not fit.
@@ -150,13 +160,37 @@ class VMFLoss(nn.Module):
         if weights.get("clustering"):
             terms["clustering"] = self.clustering(parts.features, parts.kernels)
         if weights.get("presence") and presence is not None:
+            known = batch.get("annotated")
+            known = None if known is None else known[: presence.shape[0], 1:]
             if self.presence_any:
                 presence = presence.any(dim=1, keepdim=True)
-            terms["presence"] = self.presence(parts.presence[: presence.shape[0]], presence)
+                if known is not None:  # what was seen is there, what was not looked for may be
+                    whole = known.all(dim=1)
+                    known = presence | whole.reshape(-1, *[1] * (presence.ndim - 1))
+            terms["presence"] = self.presence(parts.presence[: presence.shape[0]], presence, known)
         if weights.get("cross_pseudo") and batch.get("partner") is not None:
             terms["cross_pseudo"] = self.cross_pseudo(parts.logits, batch["partner"])
+        if weights.get("copy_paste") and batch.get("pasted") is not None:
+            terms["copy_paste"] = self.copy_paste(parts.logits, batch["pasted"])
+        if weights.get("consistency") and batch.get("views") is not None:
+            terms["consistency"] = self.consistency(batch["views"], batch.get("valid"))
         # a term at the foot of its ramp is computed all the same, so that every parameter has a gradient (DDP)
         return {name: weights[name] * self.ramp(name) * value for name, value in terms.items()}
+
+    def copy_paste(self, logits: torch.Tensor, pasted: Any) -> torch.Tensor:
+        r"""Return :math:`\sum_r w_r (L_{Dice}^r + L_{CE}^r)` over the two regions of mixed images.
+
+        The weight is 1 where the label is a person's and ``other_weight`` where it is a teacher's (BCP, see
+        :class:`vmfseg.transforms.BidirectionalCopyPaste`).
+        """
+        terms = []
+        for region, annotated, weight in (
+            (pasted.own, pasted.own_annotated, 1.0),
+            (pasted.other, pasted.other_annotated, pasted.other_weight),
+        ):
+            dice = self.dice(logits, pasted.label, annotated, region)
+            terms.append(weight * (dice + self.cross_entropy(logits, pasted.label, annotated, region)))
+        return torch.stack(terms).sum()
 
     def check_parts(self, parts: Any) -> None:
         """Refuse parts that lack what a term with a weight needs, by name.

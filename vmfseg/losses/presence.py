@@ -22,6 +22,7 @@ class PresenceLoss(nn.Module):
     outputs as logits instead, and ``"balanced"`` weighs present and absent ones so that each side of the batch counts
     one half, :math:`\frac12 \overline{\ell}_{c=1} + \frac12 \overline{\ell}_{c=0}` (one side alone: its mean). The
     reference code compares one output with three labels, which torch broadcasts silently; here shapes must agree.
+    What is not ``known`` (nobody looked for that structure) is left out of all means.
 
     Shape: ``BK`` and ``BK`` -> scalar; likewise with tiles behind, ``BKHW``.
 
@@ -41,18 +42,31 @@ class PresenceLoss(nn.Module):
         check_choice("kind", kind, ("l1", "bce", "balanced"))
         self.kind = kind
 
-    def forward(self, prediction: torch.Tensor, presence: torch.Tensor) -> torch.Tensor:
-        """Return the loss."""
+    def forward(
+        self, prediction: torch.Tensor, presence: torch.Tensor, known: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Return the loss.
+
+        Args:
+            prediction: of the presence head.
+            presence: whether each structure is there.
+            known: ``BK`` Boolean, of which structures that is known; default all.
+        """
         if prediction.shape != presence.shape:
             raise ValueError(
                 f"presence must have the shape of the prediction {tuple(prediction.shape)}, "
                 f"got {tuple(presence.shape)}. Use a head with {presence.shape[-1] if presence.ndim else 1} outputs."
             )
         target = presence.to(prediction.dtype)
+        if known is not None:
+            chosen = known.reshape(known.shape + (1,) * (target.ndim - known.ndim)).expand_as(target)
+            prediction, target = prediction[chosen], target[chosen]
+            if not len(target):
+                return prediction.sum()  # 0, with a gradient
         if self.kind == "l1":
             return F.l1_loss(prediction, target)
         if self.kind == "bce":
             return F.binary_cross_entropy_with_logits(prediction, target)
         losses = F.binary_cross_entropy_with_logits(prediction, target, reduction="none")
-        sides = [losses[chosen].mean() for chosen in (target > 0.5, target <= 0.5) if bool(chosen.any())]
+        sides = [losses[side].mean() for side in (target > 0.5, target <= 0.5) if bool(side.any())]
         return torch.stack(sides).mean()

@@ -26,7 +26,8 @@ class MaskedDiceLoss(nn.Module):
     A class that an image was not annotated for takes no part, and neither does the background of that image: a voxel
     labelled 0 may be the missing structure.
 
-    Shape: logits ``BNHW[D]``, label ``B1HW[D]`` of class numbers, annotated ``BN`` -> scalar.
+    Shape: logits ``BNHW[D]``, label ``B1HW[D]`` of class numbers, annotated ``BN``, region ``B1HW[D]`` -> scalar. Sums
+    run over the positions of the region, by default over all.
 
     Args:
         squared_pred: squares in the denominator.
@@ -39,12 +40,21 @@ class MaskedDiceLoss(nn.Module):
         self.softmax = softmax
         self.dice = DiceLoss(squared_pred=squared_pred, batch=True, reduction="sum", smooth_nr=smooth, smooth_dr=smooth)
 
-    def forward(self, logits: torch.Tensor, label: torch.Tensor, annotated: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(
+        self,
+        logits: torch.Tensor,
+        label: torch.Tensor,
+        annotated: torch.Tensor | None = None,
+        region: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Return the loss."""
-        check_label(logits, label, annotated)
+        if region is None:
+            check_label(logits, label, annotated)
         scores = _at_least_float32(logits)
         probabilities = scores.softmax(dim=1) if self.softmax else scores.sigmoid()
         target = one_hot(label.long(), logits.shape[1], dtype=probabilities.dtype)
+        if region is not None:
+            probabilities, target = probabilities * region, target * region
         return self.of_probabilities(probabilities, target, annotated)
 
     def of_probabilities(
@@ -70,7 +80,8 @@ class MaskedCrossEntropyLoss(nn.Module):
     ``on="probabilities"`` is what the reference code computes under the name of focal loss: it takes the sigmoid
     outputs as if they were logits, which leaves 0.7437 for a perfect prediction of four classes.
 
-    Shape: logits ``BNHW[D]``, label ``B1HW[D]``, annotated ``BN`` -> scalar.
+    Shape: logits ``BNHW[D]``, label ``B1HW[D]``, annotated ``BN``, region ``B1HW[D]`` -> scalar. The mean is over the
+    positions of the region, by default over all; it is 0 for an empty one.
 
     Args:
         on: ``"logits"`` or ``"probabilities"``.
@@ -86,9 +97,16 @@ class MaskedCrossEntropyLoss(nn.Module):
         weights = None if class_weights is None else torch.tensor(class_weights, dtype=torch.float32)
         self.register_buffer("class_weights", weights, persistent=False)
 
-    def forward(self, logits: torch.Tensor, label: torch.Tensor, annotated: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(
+        self,
+        logits: torch.Tensor,
+        label: torch.Tensor,
+        annotated: torch.Tensor | None = None,
+        region: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Return the loss."""
-        check_label(logits, label, annotated)
+        if region is None:
+            check_label(logits, label, annotated)
         scores = _at_least_float32(logits)
         scores = scores.sigmoid() if self.on == "probabilities" else scores
         if annotated is not None and not bool(annotated.all()):
@@ -108,7 +126,13 @@ class MaskedCrossEntropyLoss(nn.Module):
                 "Background comes first."
             )
         weight = weights.to(scores.dtype) if weights is not None else None
-        return F.cross_entropy(scores, label[:, 0].long(), weight=weight)
+        if region is None:
+            return F.cross_entropy(scores, label[:, 0].long(), weight=weight)
+        inside = region[:, 0].bool()
+        target = torch.where(inside, label[:, 0].long(), -100)  # torch's word for "does not count"
+        total = F.cross_entropy(scores, target, weight=weight, reduction="sum", ignore_index=-100)
+        share = inside.to(scores.dtype) if weight is None else weight[label[:, 0].long()] * inside
+        return total / share.sum().clamp_min(1.0)
 
 
 def check_label(logits: torch.Tensor, label: torch.Tensor, annotated: torch.Tensor | None = None) -> None:

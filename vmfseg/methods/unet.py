@@ -34,6 +34,7 @@ class SegmentationUNet(nn.Module):
         out_channels: ``N``, background first.
         channels: widths of the encoder.
         seed: of the initial weights, independent of torch's global generator; ``None`` uses that one.
+        mix_style: probability of :class:`vmfseg.networks.mix_style.MixStyle` in the encoder.
 
     Example:
         >>> SegmentationUNet(channels=(4, 8, 8))(torch.rand(2, 1, 16, 16)).shape
@@ -46,11 +47,12 @@ class SegmentationUNet(nn.Module):
         out_channels: int = 4,
         channels: Sequence[int] = (64, 128, 256, 512, 512),
         seed: Optional[int] = None,  # noqa: UP045 - TorchScript
+        mix_style: float = 0.0,
     ) -> None:
         super().__init__()
         self.in_channels, self.out_channels = in_channels, out_channels
         with nullcontext() if seed is None else seeded(seed, "network"):
-            self.encoder = VMFEncoder(2, in_channels, channels, level=1)
+            self.encoder = VMFEncoder(2, in_channels, channels, level=1, mix_style=mix_style)
             self.up = UpBlock(2, self.encoder.feature_channels, channels[0], channels[0])
             self.out = nn.Conv2d(channels[0], out_channels, kernel_size=1)
             self.up.apply(initialize_weights)

@@ -186,6 +186,7 @@ class PlacedVolume:
     Attributes:
         native: the volume with its slices last, on its own grid, ``(C, H', W', D)``.
         slices: what the network sees, ``(D, C, H, W)``.
+        found: labels as the network found them, before the last steps of the postprocessing; known after ``result``.
 
     Args:
         grid: the transforms.
@@ -204,6 +205,7 @@ class PlacedVolume:
         self._scores: list[torch.Tensor] = []
         self._soft: list[torch.Tensor] = []
         self._labels: list[torch.Tensor] = []
+        self.found = torch.empty(0, dtype=torch.uint8)
 
     def add(self, logits: torch.Tensor, keep: bool, temperature: float = 1.0) -> None:
         """Take the logits of the next slices, ``BNHW``.
@@ -237,6 +239,7 @@ class PlacedVolume:
         else:
             labels = _argmax(self._to_native(torch.cat(self._scores, dim=3)))
             scores = self._to_native(torch.cat(self._soft, dim=3)) if keep else None
+        self.found = labels
         if self.grid.finish.transforms:
             whole = MetaTensor(labels[None], affine=self.native.affine)
             labels = self.grid.finish({"pred": whole})["pred"].as_tensor()[0].to(torch.uint8)

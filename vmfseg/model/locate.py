@@ -13,6 +13,9 @@ The window in the middle stays, and with it every voxel of the result, where the
 :data:`MARGIN` of its size away from every edge beyond which the plane goes on. Otherwise the window is moved to the
 middle of the organ. The result comes from this one window, as in training; what looks like the organ elsewhere, which
 the network never learnt to tell apart, is never part of it.
+
+A network whose features hold their position in the window (``position`` of :class:`~vmfseg.networks.VMFEncoder`) is not
+asked: it expects the organ in the middle of any window, so its window stays in the middle of the plane.
 """
 
 from __future__ import annotations
@@ -73,7 +76,10 @@ class Sight:
 
 
 def look_around(
-    view: FieldOfView | None, network: Callable[[torch.Tensor], torch.Tensor], batch_size: int = 8
+    view: FieldOfView | None,
+    network: Callable[[torch.Tensor], torch.Tensor],
+    batch_size: int = 8,
+    search: bool = True,
 ) -> Sight:
     """Look at the whole field of view and choose the window of the organ.
 
@@ -81,10 +87,11 @@ def look_around(
         view: the plane with its window; ``None`` for a preprocessing that cuts no middle out.
         network: gives the logits ``BNHW`` of slices ``BCHW``.
         batch_size: slices at once; memory is bounded by it and by one map of the slices that are searched.
+        search: look beyond the window in the middle.
     """
     if view is None:
         return Sight()
-    if all(reach <= MARGIN * window for reach, window in zip(view.reach, view.window, strict=True)):
+    if not search or all(reach <= MARGIN * window for reach, window in zip(view.reach, view.window, strict=True)):
         share = view.share((0, 0))
         return Sight(looked_at=share, segmented=share)
     chosen = searched_slices(view.depth)

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from vmfseg.data import LoadVolumed
 from vmfseg.data.geometry import voxel_sizes
 from vmfseg.model.artifact import Model
-from vmfseg.model.backends import Backend, open_backend
+from vmfseg.model.backends import Backend, TorchBackend, open_backend
 from vmfseg.model.deploy import Explained, even_size
 from vmfseg.model.frames import PHASES, find_phases, parse_frames
 from vmfseg.model.grid import SliceGrid, normalized
@@ -29,6 +29,7 @@ from vmfseg.model.plausibility import plausibility
 from vmfseg.model.prediction import FramePrediction, Prediction
 from vmfseg.model.quality import QualityModel, SignalCollector, native_noise
 from vmfseg.model.scan import Scan
+from vmfseg.model.scan_adaptation import adapt_to
 from vmfseg.model.shift import ShiftReference
 from vmfseg.model.verdict import judge
 from vmfseg.model.weights import is_about, tensors_digest
@@ -193,6 +194,7 @@ class Predictor:
         *,
         probabilities: bool = False,
         activations: bool = False,
+        adapt: str = "none",
         **rules: Any,
     ) -> Prediction:
         """Segment a path, a nibabel image or a ``MetaTensor``.
@@ -203,6 +205,8 @@ class Predictor:
                 left ventricle over all frames.
             probabilities: keep the probability of every class.
             activations: keep the activation of every kernel.
+            adapt: ``"bn"`` or ``"reconstruction"`` adapts a copy of the network to each frame, see
+                :mod:`vmfseg.model.scan_adaptation`; the predicted Dice was calibrated without.
             rules: what the reader accepts, see :class:`vmfseg.data.volume.ReadRules`.
 
         Raises:
@@ -216,7 +220,7 @@ class Predictor:
         todo = range(scan.num_frames) if wanted is None or by_phase else [int(frame) for frame in wanted]
         # of frames that only serve to find the phases, nothing but the labels is kept
         keep = (probabilities, activations) if not by_phase else (False, False)
-        found = {k: self.predict_frame(scan.frame(k), *keep) for k in todo}
+        found = {k: self.predict_frame(scan.frame(k), *keep, adapt) for k in todo}
         phases: dict[str, int] = {}
         if by_phase and wanted is not None:
             phases = self._phases(found)
@@ -224,7 +228,8 @@ class Predictor:
             phases = {phase: phases[phase] for phase in PHASES if phase in wanted}
             again = probabilities or activations
             found = {
-                k: self.predict_frame(scan.frame(k), probabilities, activations) if again else found[k] for k in chosen
+                k: self.predict_frame(scan.frame(k), probabilities, activations, adapt) if again else found[k]
+                for k in chosen
             }
         elif wanted is None and scan.num_frames > 1 and self._cavity is not None:
             phases = self._phases(found)
@@ -238,6 +243,7 @@ class Predictor:
                 "bundle": self.model.name,
                 "bundle_version": self.model.version,
                 "backend": self.backend.name,
+                **({} if adapt == "none" else {"adapt": adapt}),
                 "labels": {str(value): name for value, name in self.labels.items()},
                 **judge(found, phases, self.quality, self.source),
                 "warnings": [*self.remarks, *(str(finding) for finding in scan.header.findings)],
@@ -254,10 +260,12 @@ class Predictor:
             run: the network as it is run on this frame; by default in the orientation that fits.
         """
         network = run or self._oriented(image)[1]
-        return look_around(self.grid.field_of_view(image), lambda batch: network(batch).logits, self.batch_size)
+        knows_place = bool(self.model.network.get("position"))
+        view = self.grid.field_of_view(image)
+        return look_around(view, lambda batch: network(batch).logits, self.batch_size, search=not knows_place)
 
     def predict_frame(
-        self, image: MetaTensor, probabilities: bool = False, activations: bool = False
+        self, image: MetaTensor, probabilities: bool = False, activations: bool = False, adapt: str = "none"
     ) -> FramePrediction:
         """Segment one frame, ``(C, X, Y, Z)``, in any orientation.
 
@@ -272,6 +280,8 @@ class Predictor:
         turn, run = self._oriented(image)
         sight = self.locate(image, run)
         placed = self.grid.place(image, sight.shift)
+        if adapt != "none":
+            run = self._adapted(placed.slices, turn, adapt)
         collector = SignalCollector()
         explained: list[torch.Tensor] = []
         for batch in placed.slices.split(even_size(len(placed.slices), self.batch_size)):
@@ -288,7 +298,7 @@ class Predictor:
             signals={
                 **collector.signals(),
                 **native_noise(placed.native.as_tensor()),
-                **plausibility(labels.numpy(), self.labels),
+                **plausibility(placed.found.numpy(), self.labels),  # what was taken off tells of trouble too
             },
             kernel_shares=collector.activations(),
             volumes=self._volumes(labels, placed.native),
@@ -305,6 +315,13 @@ class Predictor:
         slices = self.grid.place(image).slices
         turn = choose_turn(slices, lambda batch: self.backend(batch).logits, self.batch_size)
         return turn, lambda batch: turn.undo_parts(self.backend(turn(batch)))
+
+    def _adapted(self, slices: torch.Tensor, turn: Turn | None, how: str) -> Callable[[torch.Tensor], Explained]:
+        """Return a copy of the network adapted to these slices, behind the same turn."""
+        if not isinstance(self.backend, TorchBackend):
+            raise ValueError(f"adapt must be none with backend {self.backend.name}, got {how}. Use backend torch.")
+        adapted = adapt_to(slices if turn is None else turn(slices), self.network, how, self.backend.device)
+        return adapted if turn is None else lambda batch: turn.undo_parts(adapted(turn(batch)))
 
     def _volumes(self, labels: torch.Tensor, native: MetaTensor) -> dict[str, float]:
         voxel_ml = float(np.prod(voxel_sizes(np.asarray(native.affine)))) / 1000

@@ -41,6 +41,7 @@ class SegmentOptions:
         frames: see :func:`vmfseg.model.parse_frames`.
         probabilities: write the probability of every class.
         activations: write the activation of every kernel.
+        adapt: to each frame, see :mod:`vmfseg.model.scan_adaptation`.
         overlay: draws a picture of a prediction, for instance :func:`vmfseg.visualize.draw_overlay`; ``None`` for none.
         extras: further files.
         overwrite: replace existing outputs.
@@ -51,6 +52,7 @@ class SegmentOptions:
     frames: str | None = None
     probabilities: bool = False
     activations: bool = False
+    adapt: str = "none"
     overlay: Callable[[Prediction, dict[int, str]], bytes] | None = None
     extras: tuple[Extra, ...] = ()
     overwrite: bool = False
@@ -161,6 +163,7 @@ def _segment(predictor: Predictor, job: Job, options: SegmentOptions) -> Segment
                 options.frames,
                 probabilities=options.probabilities,
                 activations=options.activations,
+                adapt=options.adapt,
                 **options.rules,
             )
             notes = tuple(dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, DataWarning)))

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from vmfseg.utils.checks import check_channels, check_divisible
 
 from .blocks import DoubleConv, eager, initialize_weights, max_pool
+from .mix_style import MixStyle
 
 __all__ = ["BackboneEncoder", "UpBlock", "VMFEncoder", "append_position"]
 
@@ -81,6 +82,8 @@ class VMFEncoder(nn.Module):
         last_activation: ``"relu"`` (paper: features lie in one orthant) or ``"none"`` (signed features, which let the
             kernels spread over the whole sphere and train faster).
         position: weight of the position, see :func:`append_position`; 0 leaves it out.
+        mix_style: probability of :class:`MixStyle` after the two finest blocks of the way down, in training; 0 leaves
+            it out.
 
     Raises:
         ValueError: wrong arguments; an input with other channels, or whose size is not divisible by the halvings.
@@ -102,6 +105,7 @@ class VMFEncoder(nn.Module):
         level: int = 1,
         last_activation: str = "relu",
         position: float = 0.0,
+        mix_style: float = 0.0,
     ) -> None:
         super().__init__()
         if not 0.0 <= position < float("inf"):
@@ -130,7 +134,10 @@ class VMFEncoder(nn.Module):
         width = in_channels
         for k, c in enumerate(self.channels):
             ends_here = activation(k) if level == deepest else "relu"
-            self.downs.append(DoubleConv(spatial_dims, width, c, c, last_activation=ends_here))
+            block = DoubleConv(spatial_dims, width, c, c, last_activation=ends_here)
+            if mix_style and k < 2:
+                block.append(MixStyle(mix_style))
+            self.downs.append(block)
             width = c
         self.ups = nn.ModuleList()
         for k in range(deepest - 1, level - 1, -1):

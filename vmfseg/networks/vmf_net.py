@@ -55,8 +55,9 @@ class VMFNet(nn.Module):
         presence_channels: base width of the presence head; ``0`` takes the paper's.
         position: weight of the position among the features, see :class:`VMFEncoder`.
         encoder: any :class:`FeatureEncoder` instead of the U-Net; ``channels``, ``level``,
-            ``last_activation`` and ``position`` are then not used.
+            ``last_activation``, ``position`` and ``mix_style`` are then not used.
         seed: of the initial weights, independent of torch's global generator; ``None`` uses that one.
+        mix_style: probability of :class:`MixStyle` in the encoder, see :class:`VMFEncoder`.
 
     Example:
         >>> net = VMFNet(channels=(8, 16, 16), num_kernels=4, hidden_channels=8).eval()
@@ -91,6 +92,7 @@ class VMFNet(nn.Module):
         position: float = 0.0,
         encoder: Optional[nn.Module] = None,  # noqa: UP045 - TorchScript
         seed: Optional[int] = None,  # noqa: UP045 - TorchScript
+        mix_style: float = 0.0,
     ) -> None:
         super().__init__()
         check_choice("head", head, ("segmentation", "assignment"))
@@ -102,7 +104,7 @@ class VMFNet(nn.Module):
         self.out_channels, self.raw_kernels, self.presence_on = out_channels, raw_kernels, presence
         with nullcontext() if seed is None else seeded(seed, "network"):
             if encoder is None:
-                encoder = VMFEncoder(spatial_dims, in_channels, channels, level, last_activation, position)
+                encoder = VMFEncoder(spatial_dims, in_channels, channels, level, last_activation, position, mix_style)
             width, stride = _describe(encoder)
             self.encoder = encoder
             self.kernels = VMFKernels(width, num_kernels, kappa, threshold)

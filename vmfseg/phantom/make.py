@@ -18,6 +18,7 @@ from typing import Any
 from threadpoolctl import threadpool_limits
 
 from vmfseg import __version__
+from vmfseg.phantom.heart_scene import Convention
 from vmfseg.phantom.release_layout import write_csv, write_subject, write_tissues
 from vmfseg.phantom.subjects import write_drawn_subject, write_drawn_table
 from vmfseg.phantom.vendors import CORD_SITES, HEART_CENTERS
@@ -64,6 +65,7 @@ def make_phantom(
     overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
     workers: int = _DEFAULTS.workers,
+    papillary: Convention = "cavity",
 ) -> Path:
     """Make a multi-vendor phantom in the layout of the real release, or drawn subjects with a table.
 
@@ -83,6 +85,7 @@ def make_phantom(
         overwrite: replace another phantom. A folder that is no phantom is never replaced.
         progress: called as ``progress(done, subjects)`` after every subject.
         workers: processes; the result does not depend on it.
+        papillary: of drawn hearts: papillary muscles and trabeculae belong to the ``"cavity"`` or the ``"wall"``.
 
     Returns:
         The folder.
@@ -98,6 +101,7 @@ def make_phantom(
         ['site1-sc01-image.nii.gz', 'site1-sc01-levels.txt']
     """
     check_choice("dataset", dataset, ("mnms", "scgm", "hearts", "cords"))
+    check_choice("papillary", papillary, ("cavity", "wall") if dataset == "hearts" else ("cavity",))
     most = _MAX_CORDS if dataset == "scgm" else 10_000
     _check_range("subjects", subjects, 1, most, "The real release is smaller still.")
     _check_range("frames", frames, 2, 60, "A beat needs at least end-diastole and end-systole.")
@@ -108,13 +112,14 @@ def make_phantom(
     parameters = {
         "format": _FORMAT, "generator": GENERATOR, "dataset": dataset, "subjects": subjects, "seed": int(seed),
         "size": None if drawn else size, "frames": frames if dataset == "mnms" else None,
+        **({} if papillary == "cavity" else {"papillary": papillary}),
     }  # fmt: skip
     target = Path(out)
     if _is_there(target, parameters, overwrite):
         return target
     with _new_folder(target, parameters) as folder:
         write: Callable[..., dict[str, Any]] = write_drawn_subject if drawn else write_subject
-        extra = () if drawn else (frames, size)
+        extra = (papillary,) if drawn else (frames, size)
         jobs = [(folder, dataset, index, int(seed), *extra) for index in range(subjects)]
         rows = []
         for row in _run(write, jobs, min(workers, subjects)):

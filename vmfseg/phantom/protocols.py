@@ -5,8 +5,10 @@
 quantity                 range and source
 =======================  ==============================================================================================
 field                    0.55, 1.5 and 3 T
-balanced SSFP            slices of 6 to 8 mm: Kramer et al., JCMR 22:17, 2020; wider here. TR, TE, flip angles and
-                         in-plane resolution: unverified ranges; at 3 T the flip angle is lower and the shim worse
+balanced SSFP            slices of 6 to 8 mm: Kramer et al., JCMR 22:17, 2020; wider here. At 1.5 T TR 3.1 to 3.3 ms, TE
+                         1.6 ms, flip 60 degrees, 1.7 to 1.9 mm in plane, at 1 T 4.1 to 4.4, 2.0 to 2.2, 55 to 60, 1.9
+                         to 2.0: doi 10.1186/s12968-015-0144-y (JCMR 2015), table 1; ranges around them here. At 3 T the
+                         flip angle is lower and the shim worse: unverified
 spoiled gradient echo    TR 4 to 9 ms, TE 2 to 4.5 ms, flip 12 to 25 degrees: cine before balanced SSFP; unverified
 gadolinium               relaxation rates of blood and muscle after contrast: unverified; cine is often run after it
 noise, coils, shim       typical of the hardware; unverified

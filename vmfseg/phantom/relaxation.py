@@ -14,8 +14,11 @@ myocardium        T1 996 +- 31 (1.5 T), 1184 +- 38 (3 T): Granitz et al., Wien K
                   (meta-analysis). T2* at 3 T 24 +- 5: Roy et al., JCMR 19:72, 2017; at 1.5 T median 33: Singh et al.,
                   Indian J Radiol Imaging 34:54, 2024. In vitro 1030, 40 and 1471, 47: Stanisz et al., MRM 54:507, 2005
 arterial blood    T1 at 1.5 T 1441, T2 290, at 3 T 1932, 275: Stanisz 2005; T1 at 3 T 1664: Lu et al., MRM 52:679, 2004;
-                  T2 254 (1.5 T), 147 (3 T): tissue database of IT'IS; T2* unverified
-venous blood      T1 at 3 T 1584: Lu 2004; T2 181 (1.5 T), 66 (3 T): IT'IS; T2* unverified
+                  T2 254 (1.5 T), 147 (3 T): tissue database of IT'IS. T2* at 1.5 T 199 +- 8 in vivo: Li et al., MRM
+                  39:685, 1998 (here 150; at the echo times of cine that changes the signal by 1 %); at 3 T unverified
+venous blood      T1 at 3 T 1584: Lu 2004; T2 181 (1.5 T), 66 (3 T): IT'IS; 62 +- 6 at 3 T in the jugular vein, whose
+                  blood has less oxygen than the heart's: Qin et al., MRM 65:471, 2011. T2* at 1.5 T 108 +- 6 in vivo:
+                  Li 1998 (here 90); at 3 T unverified
 lung              T2* 2.11 +- 0.27 and 0.74 +- 0.1: Yu et al., MRM 66:248, 2011 (0.9 to 1.1 at 1.5 T: Stock et al., Magn
                   Reson Imaging 17:997, 1999); also used as T2, as diffusion is not refocused. T1 unverified
 liver, spleen,    at 3 T 809, 34; 1328, 61; 898, 29; 586, 49; 382, 68 (liver, spleen, muscle, marrow, fat): de

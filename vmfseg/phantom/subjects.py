@@ -100,9 +100,11 @@ def draw_subject(
     return PhantomSubject(f"{kind}-{seed}-{index}", domain, affine, images, labels)
 
 
-def write_drawn_subject(root: Path, kind: str, index: int, seed: int) -> dict[str, Any]:
+def write_drawn_subject(
+    root: Path, kind: str, index: int, seed: int, papillary: Convention = "cavity"
+) -> dict[str, Any]:
     """Draw subject ``index``, write its files into ``root`` and return its rows and the size in bytes of every file."""
-    rows = draw_subject(kind, index, seed=seed).save(root)
+    rows = draw_subject(kind, index, seed=seed, papillary=papillary).save(root)
     files = [row[key] for row in rows for key in ("image", "label")]
     return {"index": index, "rows": rows, "files": {name: (root / name).stat().st_size for name in files}}
 

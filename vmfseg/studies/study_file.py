@@ -186,6 +186,7 @@ class Study:
             Cell(method.name, target, fraction, seed, protocol, changes)
             for protocol, seed, fraction, target, method in itertools.product(*axes)
             for changes in itertools.product(*choices)
+            if dict(changes).get("unread_domain") != target  # a domain that is not read is not scored
         ]
 
     def method(self, name: str) -> Method:

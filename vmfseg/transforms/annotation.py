@@ -4,7 +4,8 @@
 A row of a datalist may say which slices were annotated (``slices``): ``"2-13"``, ``"2-5,7"``, a list of numbers, or an
 object ``{"slices": "2-13", "2": "2-10"}`` in which ``slices`` is for all classes and another key for one class. Numbers
 count slices from 0 along the slice axis as the file stores it. It may also say which classes were annotated at all
-(``annotated``): ``1;2``, by number or name; ``,`` and blanks part them too.
+(``annotated``): ``1;2``, by number or name; ``,`` and blanks part them too. Of a row without label it may say what the
+slices show (``present``): ``1;2`` in all of them, or an object by class with the slices that show it.
 """
 
 from __future__ import annotations
@@ -30,8 +31,11 @@ __all__ = [
     "annotated_slices",
     "mask_labels",
     "parse_annotated",
+    "parse_presence",
     "parse_slices",
     "presence_labels",
+    "presence_text",
+    "present_slices",
     "slice_table",
     "slices_text",
 ]
@@ -204,6 +208,46 @@ def parse_slices(
     return {n: found.get(n, everywhere or []) for n in labels if n and (n in found or everywhere is not None)}
 
 
+def parse_presence(value: Any, labels: Mapping[int, str]) -> dict[int, list[int] | None]:
+    """Return by class the slices that show it, ``None`` where all of them do; classes that are left out are absent.
+
+    Args:
+        value: classes between ``;`` as in :func:`parse_annotated` (``background`` or ``0`` for an image that shows
+            nothing), or an object by class with slices as in :func:`parse_slices`.
+        labels: class names by number.
+
+    Raises:
+        ValueError: for a class that does not exist, slices that cannot be read, or a text that says nothing.
+
+    Example:
+        >>> labels = {0: "background", 1: "LV", 2: "MYO"}
+        >>> [parse_presence(value, labels) for value in ("LV;MYO", {"LV": "2-4"}, "background")]
+        [{1: None, 2: None}, {1: [2, 3, 4]}, {}]
+    """
+    if isinstance(value, str) and value.strip()[:1] in ("{", "["):
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            raise ValueError(f"present must be valid JSON, got {value[:60]!r}.") from error
+    if isinstance(value, Mapping):
+        return dict(parse_slices(value, labels, required=()))
+    found = parse_annotated(value, labels)
+    if found is None:
+        raise ValueError(f"present must name classes, got {value!r}. Write background for an image that shows none.")
+    return dict.fromkeys(found)
+
+
+def presence_text(present: Mapping[int, Iterable[int] | None]) -> str:
+    """Return presence by class number as short text that :func:`parse_presence` reads.
+
+    Example:
+        >>> presence_text({1: None, 2: None}), presence_text({1: [2, 3]}), presence_text({})
+        ('1;2', '{"1": "2-3"}', '0')
+    """
+    listed = {number: values for number, values in present.items() if values is not None}
+    return slices_text(listed) if listed else ";".join(map(str, present)) or "0"
+
+
 def slices_text(slices: Mapping[int, Iterable[int]]) -> str:
     """Return annotated slices by class number as short JSON text.
 
@@ -289,6 +333,26 @@ def annotated_slices(
     mask &= table[:, places.clamp(0, count - 1)] & inside
     mask[0] = mask[1:].any(dim=0)
     return mask
+
+
+def present_slices(volume: torch.Tensor, num_classes: int, present: Any) -> torch.Tensor:
+    """Return which foreground class each slice of a volume in slice space shows, by what its row says.
+
+    Shape: volume ``(C, H, W, D)`` -> ``(D, N - 1)`` bool.
+
+    Args:
+        volume: as in :func:`annotated_slices`.
+        num_classes: N, background included.
+        present: of the row, classes by number (:func:`presence_text`).
+
+    Example:
+        >>> present_slices(torch.zeros(1, 4, 4, 3), 3, {"1": "1-2"}).int().tolist()
+        [[0, 0], [1, 0], [1, 0]]
+    """
+    table = torch.zeros(num_classes, volume.shape[-1], dtype=torch.bool)
+    for number, values in parse_presence(present, {n: str(n) for n in range(num_classes)}).items():
+        table[number] = True if values is None else annotated_slices(volume, num_classes, None, values)[number]
+    return table[1:].T
 
 
 def mask_labels(labels: torch.Tensor, annotated: torch.Tensor) -> torch.Tensor:

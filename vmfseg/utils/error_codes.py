@@ -163,7 +163,7 @@ ERROR_CODES = {
     "VMF312": "A _target_ of a config does not exist.",
     "VMF313": "References of a config must not lead in a circle.",
     "VMF314": "An expression of a config is no Python.",
-    "VMF315": "A class refuses the value of an argument.",
+    "VMF315": "A config holds a value that cannot be used.",
     "VMF316": "A class takes no argument of this name.",
     "VMF317": "A value of a config is not set.",
     "VMF318": "The folder or archive is no bundle.",

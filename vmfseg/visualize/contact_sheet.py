@@ -16,7 +16,7 @@ from vmfseg.data.datalist import Datalist
 from vmfseg.data.masks import read_frame, read_row_label
 from vmfseg.data.orientation import stack_array
 from vmfseg.data.scan_facts import ScanFacts, by_domain
-from vmfseg.visualize.figure_style import INK, class_color, new_figure, png_bytes, upright
+from vmfseg.visualize.figure_style import INK, class_color, new_figure, outer_first, png_bytes, upright
 
 __all__ = ["SheetPane", "draw_contact_sheet", "sheet_panes"]
 
@@ -109,7 +109,7 @@ def _draw(axis: Any, pane: SheetPane, half: float, window: float | None) -> None
     axis.imshow(
         upright(pane.image), cmap="gray", vmin=low, vmax=max(high, low + 1e-6), interpolation="nearest", **place
     )
-    for value in _outer_first(pane.label):
+    for value in [] if pane.label is None else outer_first(pane.label):
         mask = upright(np.asarray(pane.label == value))
         axis.contour(mask, levels=[0.5], colors=class_color(value), linewidths=1.0, origin="upper", **place)
     if window is not None:
@@ -123,11 +123,3 @@ def _draw(axis: Any, pane: SheetPane, half: float, window: float | None) -> None
     axis.set_ylim(-half, half)
     axis.set_aspect("equal")
     axis.set_title(pane.title, fontsize=8, color=INK, pad=3)
-
-
-def _outer_first(label: Array | None) -> list[int]:
-    """Return the classes by their extent, so that the outline of an inner one lies over that of the outer one."""
-    if label is None:
-        return []
-    values = [int(value) for value in np.unique(label) if value]
-    return sorted(values, key=lambda value: -float(np.ptp(np.argwhere(label == value), axis=0).prod()))

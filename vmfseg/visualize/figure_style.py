@@ -12,7 +12,18 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-__all__ = ["FLAGS", "INK", "MUTED", "WARN", "class_color", "new_figure", "overlay", "png_bytes", "upright"]
+__all__ = [
+    "FLAGS",
+    "INK",
+    "MUTED",
+    "WARN",
+    "class_color",
+    "new_figure",
+    "outer_first",
+    "overlay",
+    "png_bytes",
+    "upright",
+]
 
 Array = npt.NDArray[Any]
 
@@ -58,6 +69,17 @@ def upright(picture: Array) -> Array:
     the left, front or head on top.
     """
     return np.swapaxes(picture, 0, 1)[::-1, ::-1]
+
+
+def outer_first(labels: Array) -> list[int]:
+    """Return the classes of a label map by their extent: drawn so, an inner outline lies over the outer one.
+
+    Example:
+        >>> outer_first(np.array([[2, 2, 2], [2, 1, 2], [2, 2, 2]]))
+        [2, 1]
+    """
+    values = [int(value) for value in np.unique(labels) if value]
+    return sorted(values, key=lambda value: -float((np.ptp(np.argwhere(labels == value), axis=0) + 1).prod()))
 
 
 def overlay(labels: Array, alpha: float = 0.5) -> Array:

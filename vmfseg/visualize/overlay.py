@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from monai.data import MetaTensor
 from vmfseg.model.prediction import Prediction
 from vmfseg.transforms.intensity import PercentileNormalize
 from vmfseg.transforms.spatial import ToSliceStack
-from vmfseg.visualize.figure_style import FLAGS, INK, class_color, new_figure, png_bytes, upright
+from vmfseg.visualize.figure_style import FLAGS, INK, class_color, new_figure, outer_first, png_bytes, upright
 
 __all__ = ["draw_overlay"]
 
@@ -65,7 +65,7 @@ def draw_overlay(prediction: Prediction, labels: Mapping[int, str], frame: int |
             aspect = steps[1] / steps[0]
             picture = upright(pixels[..., k][box])
             axis.imshow(picture, cmap="gray", vmin=0, vmax=1, interpolation="nearest", aspect=aspect)
-            _outline(axis, upright(classes[..., k][box]), sorted(labels))
+            _outline(axis, upright(classes[..., k][box]))
             axis.set_title(f"{name}slice {k + 1} of {count}", fontsize=7, color=INK, pad=2)
     handles = [Line2D([], [], color=class_color(v), label=name) for v, name in sorted(labels.items()) if v]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=8)
@@ -82,7 +82,8 @@ def draw_overlay(prediction: Prediction, labels: Mapping[int, str], frame: int |
 
 
 def _frames(prediction: Prediction) -> list[int]:
-    named = sorted({number for number in prediction.quality.get("phases", {}).values() if number in prediction.frames})
+    phases = prediction.quality.get("phases", {})
+    named = list(dict.fromkeys(number for _, number in sorted(phases.items()) if number in prediction.frames))
     return named or list(prediction.frames[:_FRAMES])
 
 
@@ -105,14 +106,12 @@ def _stack(
     return PercentileNormalize(0.5, 99.5)(ordered)[0].numpy(), stack(mask)[0].numpy(), ordered.pixdim.tolist()
 
 
-def _outline(axis: Any, classes: npt.NDArray[Any], values: Sequence[int]) -> None:
-    """Draw the border of every class along the edges of its pixels' centers."""
-    for value in values:
-        mask = classes == value
-        if value and mask.any():
-            padded = np.pad(mask, 1).astype(float)  # so that a structure at the edge is closed
-            places = (np.arange(padded.shape[1]) - 1, np.arange(padded.shape[0]) - 1)
-            axis.contour(*places, padded, levels=[0.5], colors=[class_color(value)], linewidths=0.9)
+def _outline(axis: Any, classes: npt.NDArray[Any]) -> None:
+    """Draw the border of every class along the edges of its pixels' centers, inner ones over outer ones."""
+    for value in outer_first(classes):
+        padded = np.pad(classes == value, 1).astype(float)  # so that a structure at the edge is closed
+        places = (np.arange(padded.shape[1]) - 1, np.arange(padded.shape[0]) - 1)
+        axis.contour(*places, padded, levels=[0.5], colors=[class_color(value)], linewidths=0.9)
 
 
 def _box(shown: npt.NDArray[np.bool_], ratio: float) -> tuple[slice, slice]:

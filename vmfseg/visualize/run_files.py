@@ -72,14 +72,17 @@ def open_run(folder: StrPath, checkpoint: StrPath | None = None, *, trust: bool 
     bases = (given, given / "output", below, *([] if named is None else [Path(output_folder(named))]))
     place = next((base for base in bases if (base / "metrics.json").is_file()), given)
     known = [path.parent.parent.name for path in Path("bundles").glob("*/output/metrics.json")]
-    hint = "" if place.is_dir() else did_you_mean(given.name, known)
+    hint = "" if place.is_dir() or named is not None else did_you_mean(given.name, known)
+    found = "nothing of that name" if place.is_dir() else "no such folder"
+    if named is not None:
+        found = "a bundle that was not trained here: a shipped model has no scores of yours"
     for name in ("metrics.json", "metrics.csv"):
         if not (place / name).is_file():
             raise VmfError(
                 "VMF352",
                 subject=str(folder),
                 rule=f"the run folder must hold {name}",
-                found="nothing of that name" if place.is_dir() else "no such folder",
+                found=found,
                 fix=f"train first (the run writes it), or give the folder of vmfseg evaluate.{hint}",
             )
     summary = read_json(place / "metrics.json")

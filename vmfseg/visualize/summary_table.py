@@ -59,9 +59,9 @@ class SummaryRow:
     @property
     def frames_used(self) -> str:
         """Frames by number, with their phases."""
-        named = {number: phase for phase, number in self.quality.get("phases", {}).items()}
         numbers = [frame["frame"] for frame in self.quality.get("frames", [])]
-        shown = [f"{named[n]} {n}" for n in numbers if n in named]
+        phases = sorted(self.quality.get("phases", {}).items())  # ED before ES
+        shown = [f"{phase} {number}" for phase, number in phases if number in numbers]
         return f"{', '.join(shown)} of {len(numbers)}" if shown else str(len(numbers)) if numbers else ""
 
     @property
@@ -88,9 +88,11 @@ class SummaryRow:
             part = quality.get("structures", {}).get(name, {})
             low, high = part.get("interval") or (None, None)
             cells |= {f"dice_{name}": part.get("dice"), f"dice_{name}_low": low, f"dice_{name}_high": high}
-        cells |= {"shift": self.shift if quality else "", "shift_p": (quality.get("shift") or {}).get("p_value")}
+        p_value = (quality.get("shift") or {}).get("p_value")
+        cells |= {"shift": self.shift if quality else "", "shift_p": None if p_value is None else round(p_value, 4)}
         cells |= {f"ml_{name}": self.frame.get("volumes_ml", {}).get(name) for name in classes}
-        cells["myocardium_g"] = function.get("myocardium_g")
+        if any(name.upper() == "MYO" for name in classes):
+            cells["myocardium_g"] = function.get("myocardium_g")
         for name in classes:
             for what in ("edv_ml", "esv_ml", "ef_percent"):
                 if name.upper() in ("LV", "RV"):

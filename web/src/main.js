@@ -6,7 +6,7 @@ import { Cine } from "./cine.js";
 import { Contrast } from "./contrast.js";
 import { ask, byId, chip, element, press, say } from "./dom.js";
 import { bindKeys } from "./keys.js";
-import { showKernels, showQuality, showVolumes, showVoxel } from "./panels.js";
+import { showBox, showKernels, showQuality, showVolumes, showVoxel } from "./panels.js";
 import { Reading } from "./reading.js";
 import { Training } from "./training.js";
 import { Viewer } from "./viewer.js";
@@ -196,6 +196,7 @@ function show() {
   showStyle();
   showQuality(result);
   showVolumes(map, classes(), voxelMl());
+  showBox(result);
   showKernels(result, reading.kernel, (number) => attempt(() => reading.toggleKernel(number)));
   if (map !== shown) showVoxel(null, null);
   training.show(worklist.rows.filter((row) => row.labeled).length);

@@ -55,6 +55,13 @@ export function showVolumes(map, classes, voxelMl) {
   byId("volumes-of").textContent = map.strokes.length ? "Corrected label" : map.result ? `Prediction of ${map.result.model}` : "Saved label";
 }
 
+// Box around the largest part of what was predicted, for cropping.
+export function showBox(result) {
+  byId("box").hidden = !result?.box;
+  const spans = (result?.box ?? []).map(([first, end]) => `${first} to ${end - 1}`);
+  byId("box").textContent = spans.length ? `Box around the prediction, in voxels: ${spans.join("; ")}.` : "";
+}
+
 export function showKernels(result, active, onToggle) {
   byId("kernels").hidden = !result;
   if (!result) return;

@@ -40,7 +40,8 @@ class TrainingStage:
         postprocessing: the ``Compose`` from logits to labels.
         labels: class names by value.
         selection: which weights are kept; attached to the evaluators.
-        state: what has a state beside the selection (networks, optimizers), by name.
+        state: what has a state beside the selection (networks, optimizers), by name; ``None`` for one
+            that is switched off.
         evaluators: engines of source validation with the network each evaluates, as ``[evaluator, network]`` pairs.
         ckpt_dir: folder of the model; empty for none.
         checkpoint_interval: epochs between two checkpoints.
@@ -79,7 +80,8 @@ class TrainingStage:
     ) -> None:
         check_choice("orientation", orientation, ("header", "any"))
         self.orientation = orientation
-        self.trainer, self.network, self.selection, self.state = trainer, network, selection, dict(state)
+        self.trainer, self.network, self.selection = trainer, network, selection
+        self.state = {name: value for name, value in state.items() if value is not None}
         self.preprocessing, self.postprocessing = preprocessing, postprocessing
         self.labels = {int(value): str(name) for value, name in labels.items()}
         self.evaluators, self.ckpt_dir, self.checkpoint_interval = list(evaluators), ckpt_dir, checkpoint_interval
@@ -127,7 +129,7 @@ class TrainingStage:
     def _leave_out_unlabeled(self, parts: Any, blank: torch.Tensor) -> None:
         """Train on labelled batches alone where no term of the loss learns from the others."""
         loader = self.trainer.data_loader
-        if getattr(loader, "unlabeled", None) is None:
+        if getattr(loader, "unlabeled", None) is None or bool(getattr(self.trainer, "levers", None)):
             return
         batch = {"image": blank, "partner": parts.logits, "presence": torch.zeros(2, len(self.labels) - 1).bool()}
         dataset = getattr(getattr(loader, "labeled", None), "dataset", None)

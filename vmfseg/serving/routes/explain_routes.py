@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, File, Form, Query, Request, Response, UploadFile
 
+from vmfseg.model.foreground_box import foreground_box
 from vmfseg.serving.answers import encode_map
 from vmfseg.serving.names import parse_object
 from vmfseg.serving.routes.infer import ImageInput, Shared, find_input, public_refusals
@@ -75,7 +76,10 @@ def models(service: Shared) -> dict[str, Any]:
 
 @router.post("/segment/{model}", summary="Segment one frame and keep image and mask")
 async def segment(request: Request, service: Shared, model: str, given: Given) -> dict[str, Any]:
-    """Return classes, quality and shift, and the kernels where the network has any; ``id`` fetches the maps."""
+    """Return classes, quality, shift and kernels (where the network has any); ``id`` fetches the maps.
+
+    ``box`` is the box around the largest part of the foreground, ``[first, last + 1]`` in voxels along each axis.
+    """
     return await _run(request, service, find_model(service.models, model), given)
 
 
@@ -115,6 +119,7 @@ def _result(service: Service, model: ServedModel, source: ImageInput, given: Fra
         "classes": model.classes(),
         "quality": prediction.quality,
         "shift": prediction.quality["shift"],
+        "box": foreground_box(prediction.labels),
         "note": NOTE if has_kernels else "The network of this model has no vMF kernels, so there are no kernel maps.",
     }
     if source.image and answer.frames == 1:  # the score of a cine is that of its worst frame

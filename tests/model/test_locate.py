@@ -65,12 +65,13 @@ def test_an_organ_is_found_wherever_it_lies(center, target):
     image, truth = scan(center)
     frame = predictor(target=target).predict_frame(image)
     assert np.array_equal(frame.labels, truth)
-    assert frame.sight.looked_at == pytest.approx(1.0, abs=0.03)
     assert not frame.sight.cut
     moved = frame.sight.moved_mm
     if center in ((45, 55), (50, 48)):
         assert moved == (0.0, 0.0, 0.0)
+        assert frame.sight.looked_at == pytest.approx(32 * 32 / (90 * 110))
     else:
+        assert frame.sight.looked_at == pytest.approx(1.0, abs=0.03)
         np.testing.assert_allclose(moved[:2], np.subtract(center, (44.5, 54.5)), atol=15)  # clipped at the borders
 
 
@@ -81,6 +82,23 @@ def test_what_looks_like_the_organ_in_single_slices_draws_nothing_to_it():
     window[4:36, 64:96] = True
     assert np.array_equal(frame.labels[window], truth[window])
     assert not frame.labels[60:, :40].any()
+
+
+def test_an_organ_in_the_middle_is_kept_whatever_lies_around_it():
+    """A network that learnt the middle of scans knows nothing of what lies elsewhere, however large it is."""
+    image, truth = scan((45, 55))
+    image[:, 4:24, 70:106] = 0.6
+    frame = predictor().predict_frame(image)
+    assert frame.sight.shift == (0, 0)
+    assert np.array_equal(frame.labels, truth)
+
+
+def test_the_window_follows_an_organ_over_its_edge_and_not_to_something_larger():
+    image, truth = scan((45, 70))
+    image[:, 4:24, 4:30] = 0.6
+    frame = predictor().predict_frame(image)
+    np.testing.assert_allclose(frame.sight.moved_mm[:2], (0, 15), atol=1)
+    assert np.array_equal(frame.labels, truth)
 
 
 @pytest.mark.parametrize("shape", [(40, 36, 5), (20, 90, 5), (31, 32, 3)], ids=["wide", "narrow", "no room"])

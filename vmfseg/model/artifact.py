@@ -65,7 +65,7 @@ class Model:
     Example:
         >>> Model.load("no/such/bundle")
         Traceback (most recent call last):
-        vmfseg.utils.errors.VmfError: error VMF330: there is no such bundle
+        vmfseg.utils.errors.VmfError: error VMF330: there is no bundle at this place
         ...
     """
 

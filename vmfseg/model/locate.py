@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""Find the organ in the whole field of view, so that the model's window lies on it.
 
-A model sees a window of fixed size; its preprocessing cuts it out of the middle of the plane. Here windows lie over all
-of the plane (neighbors overlap by a quarter or more), the network runs on some slices of each, and the probabilities of
-the foreground, :math:`1 - p_0`, are blended with the Gaussian weights of MONAI's sliding window. Of the connected parts
-in three dimensions where they exceed one half, the organ is the one with the largest
-:math:`e^{-|d|^2 / 2} \, z \sum_x (1 - p_0(x))`, with :math:`z` the share of the slices that it spans and :math:`d` the
-distance of its center from the middle of the plane in halves of the window: an organ goes on from slice to slice, what
-only looks like it does not, and scans are planned with the organ near the middle.
+A model sees a window of fixed size; its preprocessing cuts it out of the middle of the plane. The network runs on
+some slices of it. Of the connected parts in three dimensions where the probability of the foreground, :math:`1 -
+p_0`, exceeds one half, the organ is the one with the largest :math:`e^{-|d|^2 / 2} \, z \sum_x (1 - p_0(x))`, with
+:math:`z` the share of the slices that it spans and :math:`d` the distance of its center from the middle in halves of
+the window: an organ goes on from slice to slice, what only looks like it does not, and scans are planned with the
+organ near the middle.
 
-The window in the middle stays, and with it every voxel of the result, where the organ lies inside it, by
-:data:`MARGIN` of its size away from every edge beyond which the plane goes on. Otherwise the window is moved to the
-middle of the organ. The result comes from this one window, as in training; what looks like the organ elsewhere, which
-the network never learnt to tell apart, is never part of it.
+The window in the middle stays, and with it every voxel of the result, where an organ that spans half of the slices or
+more lies inside it, by :data:`MARGIN` of its size away from every edge beyond which the plane goes on. A network that
+was trained on the middle of scans never learnt what lies around it, so nothing else is asked then. Otherwise windows
+lie over all of the plane (neighbors overlap by a quarter or more), their probabilities are blended with the Gaussian
+weights of MONAI's sliding window, the organ is found in the same way (where the middle shows a part that spans half
+of the slices, among the parts that reach into it), and the window is moved to its middle unless it lies inside the
+window there. The result comes from this one window, as in training; what looks like the organ elsewhere is never part
+of it.
 
 A network whose features hold their position in the window (``position`` of :class:`~vmfseg.networks.VMFEncoder`) is not
 asked: it expects the organ in the middle of any window, so its window stays in the middle of the plane.
@@ -39,9 +42,12 @@ __all__ = ["MARGIN", "Sight", "find_organ", "look_around", "searched_slices", "w
 #: Of the window's size, between the organ and an edge beyond which the plane goes on.
 MARGIN = 1 / 16
 _SLICES = 8
+_SPAN = 0.5  # of the searched slices, that an organ in the middle spans
 _OVERLAP = 0.25  # of the window, with its neighbors
 _PULL = 0.5  # of the window
 _EVERYWHERE = np.ones((3, 3, 3))
+
+Box = tuple[slice, slice, slice]
 
 
 @dataclass(frozen=True)
@@ -95,7 +101,18 @@ def look_around(
         share = view.share((0, 0))
         return Sight(looked_at=share, segmented=share)
     chosen = searched_slices(view.depth)
-    organ = find_organ(_chances(view, network, chosen, batch_size), view.window)
+    middle = view.spans((0, 0))
+    central = find_organ(_chances(view, network, chosen, batch_size, middle), view.window)
+    if central is not None:
+        depth, rows, columns = central
+        central = (depth, _moved(rows, middle[0].start), _moved(columns, middle[1].start))
+        if depth.stop - depth.start < _SPAN * len(chosen):
+            central = None
+        elif _inside(central, view, (0, 0), MARGIN):
+            share = view.share((0, 0))
+            return Sight(looked_at=share, segmented=share, slices=len(chosen))
+    everywhere = (slice(0, int(view.plane.shape[1])), slice(0, int(view.plane.shape[2])))
+    organ = find_organ(_chances(view, network, chosen, batch_size, everywhere), view.window, within=central)
     shift = window_shift(organ, view)
     return Sight(
         shift=shift,
@@ -107,9 +124,13 @@ def look_around(
 
 
 def _chances(
-    view: FieldOfView, network: Callable[[torch.Tensor], torch.Tensor], chosen: Sequence[int], batch_size: int
+    view: FieldOfView,
+    network: Callable[[torch.Tensor], torch.Tensor],
+    chosen: Sequence[int],
+    batch_size: int,
+    region: tuple[slice, slice],
 ) -> npt.NDArray[np.float32]:
-    """Return the probability of the foreground in some slices of the plane, ``DHW``."""
+    """Return the probability of the foreground in some slices of a region of the plane, ``DHW``."""
 
     def foreground(window: torch.Tensor) -> torch.Tensor:
         slices = view.as_network_input(window[0])
@@ -120,7 +141,8 @@ def _chances(
         return inside.permute(1, 2, 3, 0)[None]
 
     tiles = SlidingWindowInferer((*view.window, -1), overlap=_OVERLAP, mode=BlendMode.GAUSSIAN)
-    blended: torch.Tensor = tiles(view.some_slices(chosen).as_tensor()[None], foreground)
+    planes = view.some_slices(chosen).as_tensor()[:, region[0], region[1]]
+    blended: torch.Tensor = tiles(planes[None], foreground)
     return np.asarray(blended[0, 0].permute(2, 0, 1).numpy())
 
 
@@ -136,18 +158,22 @@ def searched_slices(depth: int) -> list[int]:
 
 
 def find_organ(
-    chances: npt.NDArray[np.float32], window: tuple[int, int], pull: float = _PULL
-) -> tuple[slice, slice] | None:
-    """Return the rows and columns of the connected part that is the organ; ``None`` if there is no foreground.
+    chances: npt.NDArray[np.float32], window: tuple[int, int], pull: float = _PULL, within: Box | None = None
+) -> Box | None:
+    """Return the slices, rows and columns of the connected part that is the organ; ``None`` if there is no foreground.
 
     Args:
         chances: probability of the foreground, ``DHW``.
         window: size of the window.
         pull: standard deviation of the weight of the middle, in windows.
+        within: only parts that reach into this box count, if there are any.
     """
     parts, count = ndimage.label(chances > 0.5, _EVERYWHERE)
     if not count:
         return None
+    if within is not None and parts[within].any():
+        reaching = np.unique(parts[within][parts[within] > 0])
+        parts, count = ndimage.label(np.isin(parts, reaching), _EVERYWHERE)
     numbers = np.arange(1, count + 1)
     masses = ndimage.sum_labels(chances, parts, numbers)
     centers = np.array(ndimage.center_of_mass(chances, parts, numbers))[:, 1:]
@@ -155,24 +181,28 @@ def find_organ(
     boxes = ndimage.find_objects(parts)
     spans = np.array([box[0].stop - box[0].start for box in boxes]) / len(chances)
     weights = np.exp(-0.5 * (distances**2).sum(axis=1) / pull**2)
-    _, rows, columns = boxes[int(np.argmax(masses * spans * weights))]
-    return rows, columns
+    depth, rows, columns = boxes[int(np.argmax(masses * spans * weights))]
+    return depth, rows, columns
 
 
-def window_shift(organ: tuple[slice, slice] | None, view: FieldOfView) -> Shift:
+def window_shift(organ: Box | None, view: FieldOfView) -> Shift:
     """Return the shift of the window: none where the organ lies well inside the window in the middle."""
     if organ is None or _inside(organ, view, (0, 0), MARGIN):
         return (0, 0)
     moved = []
-    for part, size, window, reach in zip(organ, view.plane.shape[1:3], view.window, view.reach, strict=True):
+    for part, size, window, reach in zip(organ[1:], view.plane.shape[1:3], view.window, view.reach, strict=True):
         middle = int(size) // 2 - window // 2 + window / 2
         moved.append(int(np.clip(round((part.start + part.stop) / 2 - middle), -reach, reach)))
     return moved[0], moved[1]
 
 
-def _inside(organ: tuple[slice, slice], view: FieldOfView, shift: Shift, margin: float) -> bool:
+def _moved(part: slice, step: int) -> slice:
+    return slice(part.start + step, part.stop + step)
+
+
+def _inside(organ: Box, view: FieldOfView, shift: Shift, margin: float) -> bool:
     """Tell whether a window shows the organ with a margin towards the edges beyond which the plane goes on."""
-    for part, span, size, window in zip(organ, view.spans(shift), view.plane.shape[1:3], view.window, strict=True):
+    for part, span, size, window in zip(organ[1:], view.spans(shift), view.plane.shape[1:3], view.window, strict=True):
         least = margin * window
         low, high = part.start - span.start, span.stop - part.stop
         if (span.start > 0 and low < max(least, 1)) or (span.stop < size and high < max(least, 1)):

@@ -213,7 +213,7 @@ class Attempts:
         >>> attempts.failed("10.0.0.7")
         >>> attempts.check("10.0.0.7")
         Traceback (most recent call last):
-        vmfseg.utils.errors.VmfError: error VMF562: too many wrong tokens...
+        vmfseg.utils.errors.VmfError: error VMF562: the server has had too many wrong tokens...
     """
 
     def __init__(self, limit: int = 10, seconds: float = 60.0) -> None:

@@ -13,9 +13,9 @@ more lies inside it, by :data:`MARGIN` of its size away from every edge beyond w
 was trained on the middle of scans never learnt what lies around it, so nothing else is asked then. Otherwise windows
 lie over all of the plane (neighbors overlap by a quarter or more), their probabilities are blended with the Gaussian
 weights of MONAI's sliding window, the organ is found in the same way (where the middle shows a part that spans half
-of the slices, among the parts that reach into it), and the window is moved to its middle unless it lies inside the
-window there. The result comes from this one window, as in training; what looks like the organ elsewhere is never part
-of it.
+of the slices, among the parts that reach into it), and the window is moved to its middle, unless the network, asked
+there, finds less than half as much again as in the middle (:math:`z \sum_x (1 - p_0(x))` of its largest part). The
+result comes from this one window, as in training; what looks like the organ elsewhere is never part of it.
 
 A network whose features hold their position in the window (``position`` of :class:`~vmfseg.networks.VMFEncoder`) is not
 asked: it expects the organ in the middle of any window, so its window stays in the middle of the plane.
@@ -43,6 +43,7 @@ __all__ = ["MARGIN", "Sight", "find_organ", "look_around", "searched_slices", "w
 MARGIN = 1 / 16
 _SLICES = 8
 _SPAN = 0.5  # of the searched slices, that an organ in the middle spans
+_GAIN = 1.5  # times the evidence of the middle, that a window elsewhere must show
 _OVERLAP = 0.25  # of the window, with its neighbors
 _PULL = 0.5  # of the window
 _EVERYWHERE = np.ones((3, 3, 3))
@@ -102,7 +103,8 @@ def look_around(
         return Sight(looked_at=share, segmented=share)
     chosen = searched_slices(view.depth)
     middle = view.spans((0, 0))
-    central = find_organ(_chances(view, network, chosen, batch_size, middle), view.window)
+    seen = _chances(view, network, chosen, batch_size, middle)
+    central = find_organ(seen, view.window)
     if central is not None:
         depth, rows, columns = central
         central = (depth, _moved(rows, middle[0].start), _moved(columns, middle[1].start))
@@ -114,6 +116,10 @@ def look_around(
     everywhere = (slice(0, int(view.plane.shape[1])), slice(0, int(view.plane.shape[2])))
     organ = find_organ(_chances(view, network, chosen, batch_size, everywhere), view.window, within=central)
     shift = window_shift(organ, view)
+    if shift != (0, 0):
+        there = _chances(view, network, chosen, batch_size, view.spans(shift))
+        if _evidence(there) < _GAIN * _evidence(seen):
+            organ, shift = central, (0, 0)
     return Sight(
         shift=shift,
         moved_mm=view.millimeters(shift),
@@ -174,15 +180,24 @@ def find_organ(
     if within is not None and parts[within].any():
         reaching = np.unique(parts[within][parts[within] > 0])
         parts, count = ndimage.label(np.isin(parts, reaching), _EVERYWHERE)
-    numbers = np.arange(1, count + 1)
-    masses = ndimage.sum_labels(chances, parts, numbers)
-    centers = np.array(ndimage.center_of_mass(chances, parts, numbers))[:, 1:]
+    centers = np.array(ndimage.center_of_mass(chances, parts, np.arange(1, count + 1)))[:, 1:]
     distances = (centers - np.array(chances.shape[1:]) / 2) / np.array(window)
+    weights = np.exp(-0.5 * (distances**2).sum(axis=1) / pull**2)
+    depth, rows, columns = ndimage.find_objects(parts)[int(np.argmax(_extents(chances, parts) * weights))]
+    return depth, rows, columns
+
+
+def _extents(chances: npt.NDArray[np.float32], parts: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Return the sum of the probabilities of each part times the share of the slices that it spans."""
     boxes = ndimage.find_objects(parts)
     spans = np.array([box[0].stop - box[0].start for box in boxes]) / len(chances)
-    weights = np.exp(-0.5 * (distances**2).sum(axis=1) / pull**2)
-    depth, rows, columns = boxes[int(np.argmax(masses * spans * weights))]
-    return depth, rows, columns
+    return np.asarray(ndimage.sum_labels(chances, parts, np.arange(1, len(boxes) + 1)) * spans)
+
+
+def _evidence(chances: npt.NDArray[np.float32]) -> float:
+    """Return how much of an organ a window shows: the largest extent of its parts, 0 if there is no foreground."""
+    parts, _ = ndimage.label(chances > 0.5, _EVERYWHERE)
+    return float(max(_extents(chances, parts), default=0.0))
 
 
 def window_shift(organ: Box | None, view: FieldOfView) -> Shift:

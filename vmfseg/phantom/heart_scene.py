@@ -20,6 +20,7 @@ __all__ = ["Convention", "HeartScene", "draw_heart_scene"]
 #: Where papillary muscles and trabeculae belong: to the cavity, as most readers draw, or to the wall.
 Convention = Literal["cavity", "wall"]
 
+_CLOSED = 0.4  # share of the circle with a wall from which a reader draws a closed contour
 _CAVITY = mark("lv_blood", "lv_trabeculae")
 _Ellipse = tuple[str, float, float, float, float, float]
 
@@ -38,6 +39,9 @@ class HeartScene:
         between: fat between atria and vessels, in mm.
         bands: muscle bands across the right ventricle: angle from the septum, bend, half thickness and where
             they start between septum (0) and free wall (1).
+        hinge: rise of the mitral plane per mm in the plane: the side of the outflow tract ends nearer to the apex.
+        mouth: how far above the mitral plane, in mm, the cavity goes on without a wall of its own: open valve and
+            outflow tract.
     """
 
     ventricles: Ventricles
@@ -48,6 +52,8 @@ class HeartScene:
     pulmonary: float
     between: float = 3.5
     bands: tuple[tuple[float, float, float, float], ...] = ()
+    hinge: tuple[float, float] = (0.0, 0.0)
+    mouth: float = 0.0
 
     def support(self, w: float) -> Floats:
         """Return how far the heart reaches from its axis at end-diastole, a table over the circle."""
@@ -75,9 +81,11 @@ class HeartScene:
         view[r < outside + 1.1] = CODES["pericardium"]
         view[inside] = CODES["epicardial_fat"]
         base = self.ventricles.base_at(beat)
-        high = depth < base
+        rise = base - depth - np.float32(self.hinge[0]) * part.x - np.float32(self.hinge[1]) * part.y
+        high = rise > 0
         if high.any():
             self._atria(view, part, high, base - w)
+            view[high & (rise < self.mouth) & (r < surfaces.endo.ravel()[at])] = CODES["lv_blood"]
         below = ~high
         if self.ventricles.effusion > 0:
             view[below & (r < surfaces.fluid.ravel()[at])] = CODES["effusion"]
@@ -100,8 +108,8 @@ class HeartScene:
     ) -> NDArray[np.uint8]:
         """Return what a reader draws at the points of ``plane``: 1 LV, 2 MYO, 3 RV.
 
-        Where the plane cuts the mitral plane, the reader draws closed contours if the wall surrounds at least half of
-        the cavity, and nothing of the left ventricle otherwise.
+        Where the plane cuts the mitral plane, the reader draws closed contours if the wall surrounds at least two
+        fifths of the cavity, and nothing of the left ventricle otherwise.
         """
         label = np.zeros(plane.shape, np.uint8)
         surfaces = self.surfaces(w, beat, tilt)
@@ -113,8 +121,9 @@ class HeartScene:
         epi, endo, rv = (table.ravel()[at] for table in (surfaces.epi, surfaces.endo, surfaces.rv))
         view[(rv > epi + 0.5) & (r >= epi) & (r < rv) & ~self._atrial(part, depth, beat)] = 3
         turn = np.arange(72) * np.pi / 36
-        ring = w + self.ventricles.radius * (tilt[0] * np.cos(turn) + tilt[1] * np.sin(turn))
-        if (ring >= self.ventricles.base_at(beat)).mean() >= 0.5:
+        slope = (tilt[0] + self.hinge[0], tilt[1] + self.hinge[1])
+        ring = w + self.ventricles.radius * (slope[0] * np.cos(turn) + slope[1] * np.sin(turn))
+        if (ring >= self.ventricles.base_at(beat)).mean() >= _CLOSED:
             view[r < epi] = 2
             cavity = r < endo
             if convention == "wall":
@@ -128,7 +137,7 @@ class HeartScene:
     def _reach(self, surfaces: Surfaces, beat: float) -> float:
         """How far from the axis anything of the heart can lie."""
         reach = float(surfaces.outside.max()) + 3
-        above = self.ventricles.base_at(beat) > surfaces.first
+        above = self.ventricles.base_at(beat) + 60.0 * float(np.hypot(*self.hinge)) > surfaces.first
         return max(reach, 95.0 * self.ventricles.radius / 25) if above else reach
 
     def _atrial(self, part: Plane, depth: Floats, beat: float) -> NDArray[np.bool_]:
@@ -216,4 +225,10 @@ def draw_heart_scene(rng: np.random.Generator) -> HeartScene:
             (rng.uniform(-1.1, 1.1), rng.normal(0, 0.4), rng.uniform(0.15, 0.6), rng.uniform(0.1, 0.9))
             for _ in range(int(rng.integers(0, 5)))
         ),
+        _toward(float(rng.uniform(0, 0.4)), float(rng.normal(0.7, 0.4))),
+        float(rng.uniform(0, 16)),
     )
+
+
+def _toward(slope: float, angle: float) -> tuple[float, float]:
+    return slope * float(np.cos(angle)), slope * float(np.sin(angle))

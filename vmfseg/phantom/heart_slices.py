@@ -168,7 +168,7 @@ def draw_heart_exam(rng: np.random.Generator, rotation: float = 25.0) -> HeartEx
 
 
 def draw_slice_choice(rng: np.random.Generator, exam: HeartExam) -> SliceChoice:
-    """Draw a slice: often end-diastole or end-systole, at times above the base or below the apex."""
+    """Draw a slice: often end-diastole or end-systole and about the base, at times above it or below the apex."""
     heart = exam.scene.ventricles
     kind = rng.random()
     beat = 0.0 if kind < 0.45 else 1.0 if kind < 0.75 else contraction(float(rng.random()), exam.systole)
@@ -178,6 +178,8 @@ def draw_slice_choice(rng: np.random.Generator, exam: HeartExam) -> SliceChoice:
         w = base - rng.uniform(0, 28)
     elif place < 0.15:
         w = end + rng.uniform(0, 14)
+    elif place < 0.35:
+        w = base + rng.uniform(-10, 15)
     else:
         w = rng.uniform(base, end)
     shift = rng.normal(0, 1.5, 2)

@@ -31,7 +31,7 @@ __all__ = ["GENERATOR", "PHANTOM_FILE", "PhantomDefaults", "make_phantom"]
 PHANTOM_FILE = "phantom.json"
 _FORMAT = "vmfseg-phantom-1"
 #: Raised whenever the same parameters give other voxels.
-GENERATOR = 1
+GENERATOR = 2
 _MAX_CORDS = 80
 
 

@@ -245,7 +245,7 @@ def draw_ventricles(rng: np.random.Generator) -> Ventricles:
         patches=draw_patches(rng, group),
         rv_width=max(values["rv"], 18.0),
         rv_ef=float(np.clip(values["rv_ef"], 0.1, 0.6)),
-        rv_range=(base + float(uniform(-10, 3)), base + float(uniform(0.78, 1.02)) * length, float(uniform(2, 11))),
+        rv_range=(base + float(uniform(-10, 10)), base + float(uniform(0.78, 1.02)) * length, float(uniform(2, 11))),
         rv_span=(float(uniform(1.05, 1.5)), float(uniform(1.15, 1.75))),
         rv_shape=(float(uniform(0.35, 0.75)), float(uniform(0.0, 0.7)), float(uniform(0.0, 0.8)), uniform(0, 6.3)),
         rv_wall=float(uniform(1.6, 3.6)),

@@ -59,8 +59,9 @@ def page(runs: Sequence[Mapping[str, Any]]) -> str:
     parts += [f"- {last_line(name, rows)}" for name, rows in results.items()]
     for name, rows in results.items():
         missed = [_missed(judged) for judged in rows if judged[1].counterpart and _lost(judged)]
-        parts += ["", f"## What {name} missed: {len(missed)} cases", "", "| case | missed | gate | what happened |"]
-        parts += ["|---|---|---|---|", *missed]
+        parts += ["", f"## What {name} missed: {len(missed)} cases"]
+        if missed:
+            parts += ["", "| case | missed | gate | what happened |", "|---|---|---|---|", *missed]
     return "\n".join(parts) + "\n"
 
 

@@ -128,6 +128,22 @@ def test_augmentation_is_seeded_by_seed_epoch_and_sample(dataset):
         assert torch.equal(alone["label"][0], batch["label"][k])
 
 
+def test_several_augmentations_are_called_in_turn_with_the_same_seeds(dataset):
+    seen = []
+
+    def step(factor):
+        def change(batch, seeds):
+            seen.append(list(seeds))
+            return {**batch, "image": factor * batch["image"] + 1.0}
+
+        return change
+
+    plain = next(iter(SliceLoader(dataset, batch_size=3, seed=9)))
+    both = next(iter(SliceLoader(dataset, batch_size=3, seed=9, augment=[step(2.0), step(3.0)])))
+    assert torch.equal(both["image"], 3.0 * (2.0 * plain["image"] + 1.0) + 1.0)
+    assert seen[0] == seen[1]
+
+
 def test_presence_is_computed_after_augmentation(dataset):
     augment = BatchAugment(rotation=0.0, flip=0.0, blur_sigma=None, scale=(4.0, 4.0))  # magnified: corners are lost
     batches = list(SliceLoader(dataset, batch_size=35, shuffle=False, augment=augment))

@@ -11,7 +11,6 @@ from monai.networks.nets import UNet
 
 from vmfseg.engines import CopyPasteLever, CrossPseudoTrainer, SemiSupervisedTrainer, ViewsLever
 from vmfseg.engines.levers import move
-from vmfseg.handlers import EMATeacher
 from vmfseg.losses import ActivationConsistencyLoss, VMFLoss
 from vmfseg.losses.pseudo_labels import largest_components
 from vmfseg.networks import network_parts
@@ -26,10 +25,6 @@ def trainer(net, data, levers, epochs=1, **weights):
     return SemiSupervisedTrainer(
         "cpu", epochs, data, net, torch.optim.SGD(net.parameters(), 0.05), loss, levers=levers, accumulation_steps=2
     )
-
-
-def paste(nets, **kwargs):
-    return CopyPasteLever(BidirectionalCopyPaste(), EMATeacher(nets), **kwargs)
 
 
 def outputs(engine):
@@ -48,7 +43,7 @@ def outputs(engine):
 def test_unlabelled_batches_are_mixed_with_the_labelled_one_and_the_teachers_masks(vmf_net, batches):
     net, data = vmf_net(), batches((True, False), size=4)
     twin, loss = copy.deepcopy(net), VMFLoss(TERMS, extra_weights={"copy_paste": 1.0})
-    seen = outputs(trainer(net, data, [paste([net], warm_up=0.0, seed=3)], copy_paste=1.0))
+    seen = outputs(trainer(net, data, [CopyPasteLever([net], warm_up=0.0, seed=3)], copy_paste=1.0))
     assert [sorted(terms) for terms in seen] == [["cross_entropy", "dice"], ["copy_paste"]]
     # by hand: the teacher is still the network as it began
     with torch.no_grad():
@@ -64,7 +59,7 @@ def test_unlabelled_batches_are_mixed_with_the_labelled_one_and_the_teachers_mas
 def test_labelled_images_of_another_domain_are_pasted_first(vmf_net, batches):
     net, data = vmf_net(), batches((True, False), size=4)
     data[0]["domain"] = ["A", "A", "B", "B"]
-    lever = paste([net], warm_up=1.0)
+    lever = CopyPasteLever([net], warm_up=1.0)
     engine = trainer(net, data, [lever], copy_paste=1.0)
     mixed = []
     lever.mix = _Spy(lever.mix, mixed)
@@ -88,12 +83,12 @@ class _Spy:
 
 def test_any_monai_network_takes_copy_paste_and_views_but_not_the_vote(batches):
     net = UNet(spatial_dims=2, in_channels=1, out_channels=4, channels=(4, 8), strides=(2,))
-    levers = [paste([net], warm_up=0.0, confidence=0.3), ViewsLever(GINAugment(prob=1.0))]
+    levers = [CopyPasteLever([net], warm_up=0.0, confidence=0.3), ViewsLever(GINAugment(prob=1.0))]
     seen = outputs(trainer(net, batches((True, False, True, False), size=3), levers, copy_paste=1.0, consistency=0.1))
     assert sorted(seen[1]) == ["consistency", "copy_paste"]
     assert all(value == value and value >= 0 for terms in seen for value in terms.values())
     with pytest.raises(ValueError, match="kernel_vote must be false"):
-        paste([net], kernel_vote=True)
+        CopyPasteLever([net], kernel_vote=True)
     with pytest.raises(ValueError, match="joint must be false"):
         levers[0].before(None, {"image": torch.zeros(1), "labeled": torch.tensor([True])})
 
@@ -145,7 +140,10 @@ def test_labelled_batches_are_left_out_of_the_views_unless_asked_for(vmf_net, ba
 
 def test_a_trainer_restored_between_epochs_goes_on_bit_for_bit(vmf_net, batches, same, snapshot):
     def build(net):
-        levers = [paste([net], warm_up=0.3, kernel_vote=True, confidence=0.3), ViewsLever(GINAugment(1.0), 20.0)]
+        levers = [
+            CopyPasteLever([net], warm_up=0.3, kernel_vote=True, confidence=0.3),
+            ViewsLever(GINAugment(1.0), 20.0),
+        ]
         data = batches((True, False, True, False), size=3)
         return trainer(net, data, levers, epochs=3, copy_paste=1.0, consistency=0.1), levers[0]
 
@@ -182,7 +180,7 @@ def test_two_networks_that_teach_each_other_share_mixed_images(vmf_net, batches)
         max_epochs=1,
         train_data_loader=batches((True, False), size=3),
         loss_function=VMFLoss({**TERMS, "cross_pseudo": 0.1}, extra_weights={"copy_paste": 1.0}),
-        levers=[paste(nets, warm_up=0.0)],
+        levers=[CopyPasteLever(nets, warm_up=0.0)],
     )
     engine.run()
     assert {"copy_paste", "copy_paste'", "cross_pseudo", "cross_pseudo'"} <= set(engine.state.output)

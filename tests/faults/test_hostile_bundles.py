@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import socket
 import stat
 import struct
 import subprocess
@@ -317,6 +318,19 @@ def test_the_command_executes_nothing(bundle, changes):
     assert len(done.stderr.strip().splitlines()) <= 5
     assert not bundle.canary.exists()
     assert not (bundle.root / "output").exists()
+
+
+def test_nothing_is_connected_to(bundle, monkeypatch):
+    monkeypatch.chdir(bundle.root.parent)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        store = f"'tcp:/' + '/127.0.0.1:{server.getsockname()[1]}', rank=1, world_size=2"
+        _expression(f"torch.distributed.init_process_group('gloo', {store})")(bundle)
+        assert RUNNER.invoke(app, ["bundle", "check", str(bundle.root)]).exit_code == 5
+        with pytest.raises(VmfError, match="VMF410"):
+            train_bundle(str(bundle.root))
+        with pytest.raises(BlockingIOError):  # nobody waits to be accepted
+            server.accept()
 
 
 @pytest.mark.parametrize("attack", ["config", "logging"])

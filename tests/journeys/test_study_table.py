@@ -39,7 +39,7 @@ def test_a_study_of_four_runs_becomes_a_table(shell):
     with open(shell.folder / "out" / "table.csv", encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert [(row["method"], row["target"], row["state"]) for row in rows] == [
-        (method, target, "done") for method in ("unet", "vmfnet") for target in ("A", "D")
+        (method, target, "done") for target in ("A", "D") for method in ("unet", "vmfnet")
     ]
     for row in rows:
         (metrics,) = (shell.folder / "out").rglob(f"{row['folder']}/metrics.json")

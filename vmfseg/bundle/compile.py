@@ -170,28 +170,39 @@ def resolve_likes(config: Mapping[str, Any]) -> dict[str, Any]:
 def format_json(value: Any, indent: int = 0, taken: int = 0) -> str:
     """Return JSON with everything on one line that fits, so that a config reads top to bottom.
 
+    Below the knobs at the top, neighboring entries that only refer to others (``@``, ``$``) share lines; a value that
+    one may want to change has a line of its own.
+
     Example:
-        >>> print(format_json({"channels": [16, 32], "handlers": [{"_target_": "A", "text": "x" * 60}] * 2}))
+        >>> part = {"_target_": "A", "data": "@data", "seed": "@seed", "size": 64, "text": "x" * 60}
+        >>> print(format_json({"channels": [16, 32], "part": part}))
         {
             "channels": [16, 32],
-            "handlers": [
-                {"_target_": "A", "text": "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"},
-                {"_target_": "A", "text": "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"}
-            ]
+            "part": {
+                "_target_": "A",
+                "data": "@data", "seed": "@seed",
+                "size": 64,
+                "text": "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
+            }
         }
     """
     line = json.dumps(value, ensure_ascii=False)
     if not isinstance(value, dict | list) or (indent and indent + taken + len(line) < _WIDTH):
         return line
-    pad, end = " " * (indent + 4), " " * indent
-    if isinstance(value, list):
-        parts = [f"{pad}{format_json(item, indent + 4, 1)}" for item in value]
-        return "[\n" + ",\n".join(parts) + f"\n{end}]"
-    entries = []
-    for key, item in value.items():
-        name = f"{json.dumps(key, ensure_ascii=False)}: "
-        entries.append(f"{pad}{name}{format_json(item, indent + 4, len(name) + 1)}")
-    return "{\n" + ",\n".join(entries) + f"\n{end}}}"
+    items = value.items() if isinstance(value, dict) else [("", item) for item in value]
+    lines: list[str] = []
+    joins = False  # whether the entry before was a reference, too
+    for key, item in items:
+        name = f"{json.dumps(key, ensure_ascii=False)}: " if isinstance(value, dict) else ""
+        entry = name + format_json(item, indent + 4, len(name) + 1)
+        refers = isinstance(item, str) and item.startswith(("@", "$")) and (indent > 0 or isinstance(value, list))
+        if refers and joins and indent + 4 + len(lines[-1]) + len(entry) + 2 < _WIDTH:
+            lines[-1] += f", {entry}"
+        else:
+            lines.append(entry)
+        joins = refers
+    pad, (start, end) = "\n" + " " * (indent + 4), "{}" if isinstance(value, dict) else "[]"
+    return start + pad + f",{pad}".join(lines) + "\n" + " " * indent + end
 
 
 def _plain(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import numpy as np
 
 from vmfseg.data.text_header import (
     TextHeader,
+    axis_sizes,
     check_unit,
     finite_numbers,
     itk_affine,
@@ -15,7 +16,6 @@ from vmfseg.data.text_header import (
     read_head,
     refuse_header,
     spatial_part,
-    whole_numbers,
 )
 from vmfseg.data.volume import check_spacing
 from vmfseg.utils import VmfError
@@ -47,12 +47,8 @@ def parse_mha(path: str) -> TextHeader:
     fields, start = _fields(path)
     if fields.get("objecttype", "image").lower() != "image":
         raise refuse_header(path, f"ObjectType {fields['objecttype'][:40]!r}")
-    count = whole_numbers(path, "NDims", fields.get("ndims", ""))[0]
-    if count not in (3, 4):
-        raise refuse_header(path, "a 2-D image without a place in space" if count == 2 else f"NDims is {count}")
-    sizes = whole_numbers(path, "DimSize", fields.get("dimsize", ""))
-    if len(sizes) != count:
-        raise refuse_header(path, f"NDims is {count} and DimSize {fields['dimsize'][:60]}")
+    sizes = axis_sizes(path, ("NDims", fields.get("ndims", "")), ("DimSize", fields.get("dimsize", "")))
+    count = len(sizes)
     _check_storage(path, fields)
     check_unit(path, fields.get("distanceunits", ""))
     if "elementspacing" not in fields:

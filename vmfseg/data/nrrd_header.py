@@ -12,6 +12,7 @@ from vmfseg.data.geometry import Affine
 from vmfseg.data.text_header import (
     LPS_TO_RAS,
     TextHeader,
+    axis_sizes,
     check_unit,
     finite_numbers,
     no_spacing,
@@ -61,12 +62,8 @@ def parse_nrrd(path: str) -> TextHeader:
             VMF222 a unit that is not mm.
     """
     fields, start = _fields(path)
-    count = whole_numbers(path, "dimension", fields.get("dimension", ""))[0]
-    if count not in (3, 4):
-        raise refuse_header(path, "a 2-D image without a place in space" if count == 2 else f"dimension is {count}")
-    sizes = whole_numbers(path, "sizes", fields.get("sizes", ""))
-    if len(sizes) != count:
-        raise refuse_header(path, f"dimension is {count} and sizes {fields['sizes'][:60]}")
+    sizes = axis_sizes(path, ("dimension", fields.get("dimension", "")), ("sizes", fields.get("sizes", "")))
+    count = len(sizes)
     encoding = _ENCODINGS.get(fields.get("encoding", "").lower())
     if encoding is None:
         raise refuse_header(path, f"encoding {fields.get('encoding', '')[:40]!r}", "save with raw or gzip encoding")

@@ -44,7 +44,8 @@ class SliceLoader(StreamLoader):
         batch_size: B.
         shuffle: random order; also whether the last, incomplete batch is dropped by default.
         seed: of the run.
-        augment: called as ``augment(batch, seeds)``, for instance :class:`vmfseg.transforms.BatchAugment`.
+        augment: called as ``augment(batch, seeds)``, for instance :class:`vmfseg.transforms.BatchAugment`; or several,
+            called one after the other with the same seeds, from which each derives its own draws.
         num_workers: processes that make batches; 0 makes them in this process.
         drop_last: drop an incomplete last batch; ``None`` drops it when shuffling, but never the only one.
         balanced: ``"none"``, ``"domain"`` or ``"foreground"``, see :class:`~vmfseg.data.sampling.SliceOrder`.
@@ -76,7 +77,7 @@ class SliceLoader(StreamLoader):
         batch_size: int = 4,
         shuffle: bool = True,
         seed: int = 0,
-        augment: Augment | None = None,
+        augment: Augment | Sequence[Augment] | None = None,
         num_workers: int = 0,
         drop_last: bool | None = None,
         balanced: str = "none",
@@ -96,7 +97,8 @@ class SliceLoader(StreamLoader):
         self.dataset, self.batch_size, self.num_workers, self.pin_memory = dataset, batch_size, num_workers, pin_memory
         self.supervision = _check_supervision(dataset, supervision, tile)
         self._order = SliceOrder(dataset, shuffle, seed, balanced, rank, world_size)
-        self._batches = _Batches(dataset, seed, augment, self.supervision, tile)
+        steps = augment if isinstance(augment, Sequence) else [] if augment is None else [augment]
+        self._batches = _Batches(dataset, seed, steps, self.supervision, tile)
         self.drop_last = shuffle and len(self._order) >= batch_size if drop_last is None else drop_last
         self._length = len(self._order) // batch_size if self.drop_last else -(-len(self._order) // batch_size)
         if not self._length:
@@ -158,7 +160,7 @@ class _Batches(Dataset[dict[str, Any]]):
     """A dataset whose items are whole batches, so that workers augment whole batches."""
 
     def __init__(
-        self, dataset: SliceDataset, seed: int, augment: Augment | None, supervision: str, tile: int = 0
+        self, dataset: SliceDataset, seed: int, augment: Sequence[Augment], supervision: str, tile: int = 0
     ) -> None:
         self.dataset, self.seed, self.augment, self.supervision = dataset, seed, augment, supervision
         self.tile = tile
@@ -174,8 +176,8 @@ class _Batches(Dataset[dict[str, Any]]):
             for item in items:  # no mask, but a presence label; what is cut off by augmentation is not known
                 item.setdefault("label", torch.zeros_like(item["image"][:1], dtype=torch.uint8))
         batch: dict[str, Any] = default_collate(items)
-        if self.augment is not None:
-            batch = self.augment(batch, seeds)
+        for step in self.augment:
+            batch = step(batch, seeds)
         if "label" in batch:
             batch["presence"] = presence_labels(batch["label"], self.dataset.num_classes)
             if self.supervision == "presence":

@@ -20,8 +20,8 @@ from vmfseg.data.geometry import Affine
 from vmfseg.utils import VmfError
 
 __all__ = [
-    "LPS_TO_RAS", "TextHeader", "check_unit", "finite_numbers", "itk_affine", "no_spacing", "not_scalar", "read_head",
-    "refuse_header", "spatial_part", "whole_numbers",
+    "LPS_TO_RAS", "TextHeader", "axis_sizes", "check_unit", "finite_numbers", "itk_affine", "no_spacing", "not_scalar",
+    "read_head", "refuse_header", "spatial_part", "whole_numbers",
 ]  # fmt: skip
 
 #: ITK and DICOM count mm to the left and to the back, NIfTI and MONAI to the right and to the front.
@@ -84,6 +84,21 @@ def whole_numbers(path: str, key: str, text: str) -> tuple[int, ...]:
     if not words or not all(re.fullmatch(r"[+-]?\d{1,10}", word, re.ASCII) for word in words):
         raise refuse_header(path, f"{key} is {text[:60]!r}, no whole numbers")
     return tuple(int(word) for word in words)
+
+
+def axis_sizes(path: str, count: tuple[str, str], sizes: tuple[str, str]) -> tuple[int, ...]:
+    """Return the sizes of three or four axes, which two fields, each given as name and text, must agree on.
+
+    Raises:
+        VmfError: VMF240.
+    """
+    axes = whole_numbers(path, *count)[0]
+    if axes not in (3, 4):
+        raise refuse_header(path, "a 2-D image without a place in space" if axes == 2 else f"{count[0]} is {axes}")
+    found = whole_numbers(path, *sizes)
+    if len(found) != axes:
+        raise refuse_header(path, f"{count[0]} is {axes} and {sizes[0]} {sizes[1][:60]}")
+    return found
 
 
 def finite_numbers(path: str, key: str, text: str, count: int) -> npt.NDArray[np.float64]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -54,28 +54,30 @@ class CopyPasteLever(Lever):
     an epoch must begin with one, as those of :class:`vmfseg.data.InterleavedLoader` do.
 
     Args:
-        mix: the batch transform.
-        teacher: makes pseudo-labels; it is attached to the trainer here.
+        networks: those in training; the mean of their slow copies (:class:`vmfseg.handlers.EMATeacher`) is the teacher.
+        decay: of the teacher.
         kernel_vote: learn from labelled batches which kernel stands for which class, and filter the pseudo-labels.
         confidence: least probability of a pseudo-label that counts; 0 takes all, as BCP does, and 0.95 with a vote.
         warm_up: share of the training.
         seed: of the boxes.
+        mix: the batch transform; ``None`` for one with default boxes.
     """
 
     def __init__(
         self,
-        mix: BidirectionalCopyPaste,
-        teacher: EMATeacher,
+        networks: Sequence[torch.nn.Module],
+        decay: float = 0.99,
         kernel_vote: bool = False,
         confidence: float = 0.0,
         warm_up: float = 0.3,
         seed: int = 0,
+        mix: BidirectionalCopyPaste | None = None,
     ) -> None:
         if not 0.0 <= confidence < 1.0 or not 0.0 <= warm_up <= 1.0:
             raise ValueError(f"confidence and warm_up must be shares from 0 to 1, got {confidence} and {warm_up}.")
-        self.mix, self.teacher, self.confidence = mix, teacher, confidence
-        self.vote = _vote(teacher, confidence or 0.95) if kernel_vote else None
-        self.warm_up, self.seed = warm_up, seed
+        self.mix, self.teacher = mix or BidirectionalCopyPaste(), EMATeacher(networks, decay)
+        self.vote = _vote(self.teacher, confidence or 0.95) if kernel_vote else None
+        self.confidence, self.warm_up, self.seed = confidence, warm_up, seed
         self._labeled: Batch | None = None
 
     def attach(self, engine: Engine) -> None:

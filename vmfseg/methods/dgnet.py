@@ -25,7 +25,6 @@ and the decoder, as the released code does; the trainer's ``inner=[]`` moves all
 """
 
 # no `from __future__ import annotations` here: TorchScript reads the types of forward at run time
-from contextlib import nullcontext
 from typing import Optional, Sequence, Tuple, Union  # noqa: UP035 - TorchScript
 
 import torch
@@ -36,7 +35,8 @@ from vmfseg.networks.blocks import eager, initialize_weights
 from vmfseg.utils.checks import check_channels, check_divisible
 from vmfseg.utils.seeds import seeded
 
-from .outputs import MethodParts
+from .outputs import MethodParts, sample_gaussian
+from .regularizers import check_rank
 from .style_decoders import AdaINDecoder
 
 __all__ = ["ContentUNet", "DGNet"]
@@ -159,13 +159,9 @@ class DGNet(nn.Module):
         seed: Optional[int] = None,  # noqa: UP045 - TorchScript
     ) -> None:
         super().__init__()
-        if content_channels <= out_channels:
-            raise ValueError(
-                f"content_channels must be more than the {out_channels} classes, got {content_channels}. "
-                "The rank is kept at the number of classes; the paper has 8."
-            )
+        check_rank("content_channels", content_channels, out_channels)
         self.in_channels, self.out_channels, self.code_channels = in_channels, out_channels, code_channels
-        with nullcontext() if seed is None else seeded(seed, "network"):
+        with seeded(seed, "network"):
             self.content = ContentUNet(in_channels, content_channels, channels)
             layers: list[nn.Module] = [nn.Conv2d(in_channels, style_channels, 7, padding=3)]
             width = style_channels
@@ -193,7 +189,7 @@ class DGNet(nn.Module):
         if not return_parts:
             return logits
         mean, log_variance = self.encode_style(x)
-        style = mean if noise is None else mean + torch.exp(0.5 * log_variance) * noise
+        style = sample_gaussian(mean, log_variance, noise)
         image = self.decoder(content, style)
         return MethodParts(
             logits, content, torch.softmax(content, dim=1), reconstruction=image, mean=mean, log_variance=log_variance,

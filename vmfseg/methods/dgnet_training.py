@@ -10,12 +10,11 @@ import torch
 from torch.nn import functional as F
 
 from vmfseg.utils.checks import did_you_mean
-from vmfseg.utils.seeds import torch_rng
 
 from .domains import domains_of
 from .meta import MetaTrainer
 from .objective import MethodLoss
-from .regularizers import gaussian_kl, hsic, low_rank
+from .regularizers import hsic
 
 __all__ = ["DGNetLoss", "DGNetTrainer"]
 
@@ -34,7 +33,6 @@ class DGNetLoss(MethodLoss):
     Args:
         domains: names of the source domains, in the order of the classifier's outputs.
         weights: of the terms; by default the released code's.
-        pixels: of the matrix whose rank is penalized.
         **kwargs: as for :class:`MethodLoss`.
     """
 
@@ -53,11 +51,10 @@ class DGNetLoss(MethodLoss):
         self,
         domains: Sequence[str] = (),
         weights: Mapping[str, float] | None = None,
-        pixels: int = 2000,
         **kwargs: Any,
     ) -> None:
         super().__init__(weights, **kwargs)
-        self.domains, self.pixels = tuple(str(domain) for domain in domains), pixels
+        self.domains = tuple(str(domain) for domain in domains)
         if self.weights.get("domain") and len(self.domains) < 2:
             raise ValueError(
                 f"domains must name the source domains, at least two, got {list(self.domains)}. Or weigh domain 0."
@@ -71,18 +68,11 @@ class DGNetLoss(MethodLoss):
     def own_terms(self, parts: Any, batch: Mapping[str, Any], wanted: Sequence[str]) -> dict[str, torch.Tensor]:
         """Return the terms of the codes and of the content's rank."""
         wanted = [name for name in wanted if name in META_TEST] if "meta_train" in batch else wanted
-        terms: dict[str, torch.Tensor] = {}
-        if "style" in wanted:
-            terms["style"] = F.l1_loss(parts.style_again, parts.style)
-        if "kl" in wanted:
-            terms["kl"] = gaussian_kl(parts.mean, parts.log_variance)
+        terms = super().own_terms(parts, batch, wanted)
         if "hsic" in wanted:
             terms["hsic"] = hsic(*parts.style.chunk(2, dim=1))
         if "domain" in wanted:
             terms["domain"] = F.cross_entropy(parts.domain_logits, self._numbers(parts.domain_logits, batch))
-        if "rank" in wanted:
-            generator = torch_rng(*batch.get("draw", (0,)), "pixels")
-            terms["rank"] = low_rank(parts.activations, parts.logits.shape[1], self.pixels, generator)
         return terms
 
     def _numbers(self, scores: torch.Tensor, batch: Mapping[str, Any]) -> torch.Tensor:

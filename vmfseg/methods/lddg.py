@@ -21,8 +21,6 @@ first, then gray matter inside it), hence Dice and cross-entropy in place of a w
 """
 
 # no `from __future__ import annotations` here: TorchScript reads the types of forward at run time
-from collections.abc import Mapping
-from contextlib import nullcontext
 from typing import Any, Optional, Sequence, Union  # noqa: UP035 - TorchScript
 
 import torch
@@ -30,11 +28,11 @@ from torch import nn
 
 from vmfseg.networks.blocks import DoubleConv, initialize_weights
 from vmfseg.networks.encoder import VMFEncoder
-from vmfseg.utils.seeds import seeded, torch_rng
+from vmfseg.utils.seeds import seeded
 
 from .objective import MethodLoss
-from .outputs import MethodParts
-from .regularizers import gaussian_kl, low_rank
+from .outputs import MethodParts, sample_gaussian
+from .regularizers import check_rank
 
 __all__ = ["LDDGLoss", "LDDGNet"]
 
@@ -78,13 +76,9 @@ class LDDGNet(nn.Module):
         seed: Optional[int] = None,  # noqa: UP045 - TorchScript
     ) -> None:
         super().__init__()
-        if latent_channels <= out_channels:
-            raise ValueError(
-                f"latent_channels must be more than the {out_channels} classes, got {latent_channels}. "
-                "The rank is kept at the number of classes; the paper has 8."
-            )
+        check_rank("latent_channels", latent_channels, out_channels)
         self.in_channels, self.out_channels, self.latent_channels = in_channels, out_channels, latent_channels
-        with nullcontext() if seed is None else seeded(seed, "network"):
+        with seeded(seed, "network"):
             self.encoder = VMFEncoder(2, in_channels, channels, level=0)
             if not shared_unet:
                 ups: Any = self.encoder.ups
@@ -109,7 +103,7 @@ class LDDGNet(nn.Module):
             at_mean: torch.Tensor = self.classifier(mean)
             return at_mean
         log_variance = self.log_variance(features)
-        sample = mean if noise is None else mean + torch.exp(0.5 * log_variance) * noise
+        sample = sample_gaussian(mean, log_variance, noise)
         logits: torch.Tensor = self.classifier(sample)
         if not return_parts:
             return logits
@@ -132,7 +126,6 @@ class LDDGLoss(MethodLoss):
 
     Args:
         weights: of the terms ``dice``, ``cross_entropy``, ``kl``, ``rank``; by default the paper's 1, 1, 0.01, 0.001.
-        pixels: of the matrix whose rank is penalized.
         **kwargs: as for :class:`MethodLoss`.
     """
 
@@ -140,17 +133,4 @@ class LDDGLoss(MethodLoss):
     TERMS = (*MethodLoss.TERMS, *OWN)
     DEFAULTS = {"dice": 1.0, "cross_entropy": 1.0, "kl": 0.01, "rank": 0.001}  # noqa: RUF012 - never changed
     NEEDS = {"kl": ("mean", "Use LDDGNet"), "rank": ("features", "Use LDDGNet")}  # noqa: RUF012 - never changed
-
-    def __init__(self, weights: Optional[Mapping[str, float]] = None, pixels: int = 2000, **kwargs: Any) -> None:  # noqa: UP045
-        super().__init__(weights, **kwargs)
-        self.pixels = pixels
-
-    def own_terms(self, parts: Any, batch: Mapping[str, Any], wanted: Sequence[str]) -> dict[str, torch.Tensor]:
-        """Return divergence and singular value."""
-        terms: dict[str, torch.Tensor] = {}
-        if "kl" in wanted:
-            terms["kl"] = gaussian_kl(parts.mean, parts.log_variance, "mean")
-        if "rank" in wanted:
-            generator = torch_rng(*batch.get("draw", (0,)), "pixels")
-            terms["rank"] = low_rank(parts.features, parts.logits.shape[1], self.pixels, generator)
-        return terms
+    KL = "mean"

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vmfseg.engines.stages.runner import say
-from vmfseg.engines.stages.training_stage import publish_model
-from vmfseg.model.definitions import settings_of
+from vmfseg.engines.stages.training_stage import ModelStage, publish_model
 from vmfseg.utils.io import StrPath
 
 from .nnunet import NNUNet
@@ -19,7 +18,7 @@ from .nnunet_network import planned_model
 __all__ = ["NNUNetStage"]
 
 
-class NNUNetStage:
+class NNUNetStage(ModelStage):
     """Train nnU-Net on labelled rows, and write its network as ``model.pt``, ``model.safetensors``, ``manifest.json``.
 
     A training that was killed goes on from nnU-Net's own last checkpoint with ``resume``; it is not deterministic, so
@@ -40,8 +39,6 @@ class NNUNetStage:
         folder: of the outputs, once the stage is done.
     """
 
-    name = "training"
-
     def __init__(
         self,
         trainer: NNUNet,
@@ -54,11 +51,8 @@ class NNUNetStage:
         version: str = "",
         fingerprint: Mapping[str, Any] | None = None,
     ) -> None:
-        self.trainer, self.data, self.source, self.target_domain = trainer, list(data), source, target_domain
-        self.labels = {int(value): str(name) for value, name in labels.items()}
-        self.ckpt_dir, self.bundle, self.version = ckpt_dir, bundle, version
-        self.fingerprint = dict(fingerprint or {})
-        self.folder: Path | None = None
+        super().__init__(trainer, labels, ckpt_dir, source, bundle, version, fingerprint)
+        self.data, self.target_domain = list(data), target_domain
 
     def check(self) -> None:
         """Refuse to start without the package.
@@ -75,10 +69,7 @@ class NNUNetStage:
         say(f"training: nnU-Net, {epochs} epochs of {length} iterations on {len(self.data)} volumes")
         self.trainer.train(self.data, self.target_domain)
         plans, weights = self.trainer.trained()
-        facts: dict[str, Any] = {"selection": {"mode": "last"}}
-        if self.source is not None:
-            about = {**self.source.fingerprint, "is_phantom": self.source.is_phantom}
-            facts["data"] = {**settings_of(self.source), **about}
+        facts = {"selection": {"mode": "last"}, **self.data_facts()}
         model, state = planned_model(
             plans, weights, self.labels, self.trainer.mirror, name=self.bundle, version=self.version, facts=facts
         )

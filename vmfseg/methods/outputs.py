@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Outputs of the compared networks beside the logits."""
+"""Outputs of the compared networks beside the logits, and how their latent variables are sampled."""
 
 # no `from __future__ import annotations` here: TorchScript reads the types of MethodParts at run time
 from typing import NamedTuple, Optional
 
 import torch
 
-__all__ = ["MethodParts"]
+__all__ = ["MethodParts", "sample_gaussian"]
 
 
 class MethodParts(NamedTuple):
@@ -39,3 +39,17 @@ class MethodParts(NamedTuple):
     style_again: Optional[torch.Tensor] = None  # noqa: UP045 - TorchScript
     domain_logits: Optional[torch.Tensor] = None  # noqa: UP045 - TorchScript
     embeddings: Optional[torch.Tensor] = None  # noqa: UP045 - TorchScript
+
+
+def sample_gaussian(
+    mean: torch.Tensor,
+    log_variance: torch.Tensor,
+    noise: Optional[torch.Tensor],  # noqa: UP045 - TorchScript
+) -> torch.Tensor:
+    r"""Return :math:`\mu + \sigma\epsilon` for standard normal noise :math:`\epsilon`, or the mean without noise.
+
+    Example:
+        >>> sample_gaussian(torch.ones(1), torch.zeros(1), torch.full((1,), 2.0))
+        tensor([3.])
+    """
+    return mean if noise is None else mean + torch.exp(0.5 * log_variance) * noise

@@ -7,7 +7,7 @@ import torch
 
 from vmfseg.utils.checks import check_choice
 
-__all__ = ["gaussian_kl", "hsic", "low_rank"]
+__all__ = ["check_rank", "gaussian_kl", "hsic", "low_rank"]
 
 
 def gaussian_kl(mean: torch.Tensor, log_variance: torch.Tensor, reduction: str = "sum") -> torch.Tensor:
@@ -64,6 +64,15 @@ def low_rank(
         raise ValueError(f"features must have more than {rank} pixels, got {len(rows)}. Use larger images.")
     values: torch.Tensor = torch.linalg.svdvals(matrix)
     return values[rank]
+
+
+def check_rank(name: str, channels: int, classes: int) -> None:
+    """Refuse features of so few channels that a rank of the number of classes says nothing."""
+    if channels <= classes:
+        raise ValueError(
+            f"{name} must be more than the {classes} classes, got {channels}. "
+            "The rank is kept at the number of classes; the paper has 8."
+        )
 
 
 def hsic(x: torch.Tensor, y: torch.Tensor, bandwidth: float = 5.0) -> torch.Tensor:

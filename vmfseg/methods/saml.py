@@ -21,7 +21,6 @@ samples of the triplet loss, for each class (released: five samples of one class
 
 # no `from __future__ import annotations` here: TorchScript reads the types of forward at run time
 from collections.abc import Mapping
-from contextlib import nullcontext
 from typing import Any, Optional, Sequence, Union  # noqa: UP035 - TorchScript
 
 import torch
@@ -67,7 +66,7 @@ class SAMLUNet(SegmentationUNet):
     ) -> None:
         super().__init__(in_channels, out_channels, channels, seed)
         width = self.encoder.feature_channels + channels[0]
-        with nullcontext() if seed is None else seeded(seed, "embedding"):
+        with seeded(seed, "embedding"):
             self.embedding = nn.Sequential(
                 nn.Linear(width, 24), nn.LeakyReLU(0.2), nn.Linear(24, 16), nn.LeakyReLU(0.2)
             )

@@ -28,7 +28,6 @@ from the prior.
 """
 
 # no `from __future__ import annotations` here: TorchScript reads the types of forward at run time
-from contextlib import nullcontext
 from typing import Optional, Sequence, Tuple, Union  # noqa: UP035 - TorchScript
 
 import torch
@@ -38,7 +37,7 @@ from vmfseg.networks.blocks import DoubleConv, initialize_weights
 from vmfseg.networks.encoder import VMFEncoder
 from vmfseg.utils.seeds import seeded
 
-from .outputs import MethodParts
+from .outputs import MethodParts, sample_gaussian
 from .style_decoders import style_decoder
 
 __all__ = ["SDNet"]
@@ -90,7 +89,7 @@ class SDNet(nn.Module):
         super().__init__()
         self.in_channels, self.out_channels, self.style_channels = in_channels, out_channels, style_channels
         self.binary = binary
-        with nullcontext() if seed is None else seeded(seed, "network"):
+        with seeded(seed, "network"):
             self.encoder = VMFEncoder(2, in_channels, channels, level=0)
             self.maps = nn.Conv2d(self.encoder.feature_channels, anatomy_channels, kernel_size=1)
             self.segmentor = nn.Sequential(
@@ -121,7 +120,7 @@ class SDNet(nn.Module):
         if not return_parts:
             return logits
         mean, log_variance = self.encode_style(anatomy, x)
-        style = mean if noise is None else mean + torch.exp(0.5 * log_variance) * noise
+        style = sample_gaussian(mean, log_variance, noise)
         image = self.decode(anatomy, style)
         again = self.encode_style(anatomy, image)[0]
         return MethodParts(

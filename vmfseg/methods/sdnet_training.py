@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from vmfseg.model import Model
 from vmfseg.networks.parts import bare_network
@@ -20,7 +19,6 @@ from vmfseg.utils.seeds import torch_rng
 from .domains import domains_of, from_another_domain, take
 from .meta import MethodTrainer
 from .objective import MethodLoss
-from .regularizers import gaussian_kl
 from .sdnet import SDNet
 
 __all__ = ["SDNetLoss", "SDNetTrainer", "load_generator"]
@@ -42,15 +40,6 @@ class SDNetLoss(MethodLoss):
     TERMS = (*MethodLoss.TERMS, *OWN)
     DEFAULTS = {"dice": 1.0, "cross_entropy": 1.0, "reconstruction": 1.0, "style": 1.0, "kl": 0.01}  # noqa: RUF012
     NEEDS = {**MethodLoss.NEEDS, "style": ("style", "Use SDNet"), "kl": ("mean", "Use SDNet")}  # noqa: RUF012
-
-    def own_terms(self, parts: Any, batch: Mapping[str, Any], wanted: Sequence[str]) -> dict[str, torch.Tensor]:
-        """Return style regression and divergence."""
-        terms: dict[str, torch.Tensor] = {}
-        if "style" in wanted:
-            terms["style"] = F.l1_loss(parts.style_again, parts.style)
-        if "kl" in wanted:
-            terms["kl"] = gaussian_kl(parts.mean, parts.log_variance)
-        return terms
 
 
 class SDNetTrainer(MethodTrainer):

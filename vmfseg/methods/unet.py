@@ -2,7 +2,6 @@
 """U-Net with the encoder of the vMF networks: the supervised baseline."""
 
 # no `from __future__ import annotations` here: TorchScript reads the types of forward at run time
-from contextlib import nullcontext
 from typing import Optional, Sequence, Union  # noqa: UP035 - TorchScript
 
 import torch
@@ -51,7 +50,7 @@ class SegmentationUNet(nn.Module):
     ) -> None:
         super().__init__()
         self.in_channels, self.out_channels = in_channels, out_channels
-        with nullcontext() if seed is None else seeded(seed, "network"):
+        with seeded(seed, "network"):
             self.encoder = VMFEncoder(2, in_channels, channels, level=1, mix_style=mix_style)
             self.up = UpBlock(2, self.encoder.feature_channels, channels[0], channels[0])
             self.out = nn.Conv2d(channels[0], out_channels, kernel_size=1)

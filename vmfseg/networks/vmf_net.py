@@ -2,7 +2,6 @@
 """The whole network: encoder, kernels, head, composer and presence head, of which the five settings use some or all."""
 
 # no `from __future__ import annotations` here: TorchScript reads the types of forward at run time
-from contextlib import nullcontext
 from typing import Optional, Sequence, Union  # noqa: UP035 - TorchScript
 
 import torch
@@ -102,7 +101,7 @@ class VMFNet(nn.Module):
                 f"out_channels must be at least 2 (background and one class), got {out_channels}. Count the background."
             )
         self.out_channels, self.raw_kernels, self.presence_on = out_channels, raw_kernels, presence
-        with nullcontext() if seed is None else seeded(seed, "network"):
+        with seeded(seed, "network"):
             if encoder is None:
                 encoder = VMFEncoder(spatial_dims, in_channels, channels, level, last_activation, position, mix_style)
             width, stride = _describe(encoder)

@@ -7,14 +7,13 @@ from .copy_paste import BidirectionalCopyPaste
 from .intensity import PercentileNormalized
 from .organ import KeepOrgand
 from .patch_mask import PatchMask
-from .random_contrast import BatchCompose, GINAugment
+from .random_contrast import GINAugment
 from .slice_space import slice_space_transforms
 from .spatial import InPlaneSpacingd, ToSliceStackd
 
 __all__ = [
     "AsClassesd",
     "BatchAugment",
-    "BatchCompose",
     "BidirectionalCopyPaste",
     "GINAugment",
     "InPlaneSpacingd",

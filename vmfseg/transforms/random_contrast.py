@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,33 +11,7 @@ import torch.nn.functional as F
 
 from vmfseg.utils import derive_seed
 
-__all__ = ["BatchCompose", "GINAugment"]
-
-Augment = Callable[[Mapping[str, Any], Sequence[int]], dict[str, Any]]
-
-
-class BatchCompose:
-    """Batch transforms one after the other, all called with the same seeds; each derives its own draws from them.
-
-    Args:
-        transforms: called as ``transform(batch, seeds)``.
-
-    Example:
-        >>> batch = {"image": torch.rand(1, 1, 8, 8)}
-        >>> same = BatchCompose([GINAugment(prob=0.0)])(batch, seeds=[1])
-        >>> torch.equal(same["image"], batch["image"])
-        True
-    """
-
-    def __init__(self, transforms: Sequence[Augment]) -> None:
-        self.transforms = list(transforms)
-
-    def __call__(self, batch: Mapping[str, Any], seeds: Sequence[int]) -> dict[str, Any]:
-        """Return the batch after all transforms."""
-        out = dict(batch)
-        for transform in self.transforms:
-            out = transform(out, seeds)
-        return out
+__all__ = ["GINAugment"]
 
 
 class GINAugment:

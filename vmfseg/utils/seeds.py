@@ -49,7 +49,8 @@ def torch_rng(*parts: object) -> torch.Generator:
 def seeded(*parts: object) -> Iterator[None]:
     """Seed torch's global CPU generator inside the block and restore its state afterwards.
 
-    Weight initialisation of ``torch.nn`` knows only the global generator; this keeps its use local.
+    Weight initialisation of ``torch.nn`` knows only the global generator; this keeps its use local. If the first part
+    is ``None``, the block uses the global generator as it is.
 
     Example:
         >>> import torch
@@ -63,6 +64,9 @@ def seeded(*parts: object) -> Iterator[None]:
     """
     import torch
 
+    if parts[0] is None:
+        yield
+        return
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(*parts))
         yield

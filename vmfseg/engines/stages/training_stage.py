@@ -24,10 +24,48 @@ from vmfseg.networks.parts import bare_network
 from vmfseg.utils import VmfError, check_choice, sha256_file
 from vmfseg.utils.io import StrPath, copy_file
 
-__all__ = ["TrainingStage", "publish_model"]
+__all__ = ["ModelStage", "TrainingStage", "publish_model"]
 
 
-class TrainingStage:
+class ModelStage:
+    """What all stages have in common that leave a model: its labels, where it comes from, where it goes.
+
+    Args:
+        trainer: what trains.
+        labels: class names by value.
+        ckpt_dir: folder of the model; empty for none.
+        source: the data, an :class:`vmfseg.data.experiment.Experiment`; its settings go into the manifest.
+        bundle: name of the bundle.
+        version: of the bundle.
+        fingerprint: what decides the result beside the settings of the config.
+    """
+
+    name = "training"
+
+    def __init__(
+        self,
+        trainer: Any,
+        labels: Mapping[Any, str],
+        ckpt_dir: StrPath,
+        source: Any,
+        bundle: str,
+        version: str,
+        fingerprint: Mapping[str, Any] | None,
+    ) -> None:
+        self.trainer, self.labels = trainer, {int(value): str(name) for value, name in labels.items()}
+        self.ckpt_dir, self.source, self.bundle, self.version = ckpt_dir, source, bundle, version
+        self.fingerprint = dict(fingerprint or {})
+        self.folder: Path | None = None
+
+    def data_facts(self) -> dict[str, Any]:
+        """Return what the manifest says about the data, as ``data``."""
+        if self.source is None:
+            return {}
+        settings = {key: value for key, value in settings_of(self.source).items() if key != "_target_"}
+        return {"data": {**settings, **self.source.fingerprint, "is_phantom": self.source.is_phantom}}
+
+
+class TrainingStage(ModelStage):
     """Run the trainer, choose the model by source validation, write it.
 
     Outputs: ``model.pt`` (a state dict, loads with ``weights_only=True``), ``model.safetensors`` and ``manifest.json``,
@@ -57,8 +95,6 @@ class TrainingStage:
         folder: of the outputs, once the stage is done.
     """
 
-    name = "training"
-
     def __init__(
         self,
         trainer: Any,
@@ -78,16 +114,13 @@ class TrainingStage:
         orientation: str = "header",
         fingerprint: Mapping[str, Any] | None = None,
     ) -> None:
+        super().__init__(trainer, labels, ckpt_dir, source, bundle, version, fingerprint)
         check_choice("orientation", orientation, ("header", "any"))
-        self.orientation = orientation
-        self.trainer, self.network, self.selection = trainer, network, selection
+        self.orientation, self.network, self.selection = orientation, network, selection
         self.state = {name: value for name, value in state.items() if value is not None}
         self.preprocessing, self.postprocessing = preprocessing, postprocessing
-        self.labels = {int(value): str(name) for value, name in labels.items()}
-        self.evaluators, self.ckpt_dir, self.checkpoint_interval = list(evaluators), ckpt_dir, checkpoint_interval
-        self.assignment_loader, self.source, self.bundle, self.version = assignment_loader, source, bundle, version
-        self.fingerprint = dict(fingerprint or {})
-        self.folder: Path | None = None
+        self.evaluators, self.checkpoint_interval = list(evaluators), checkpoint_interval
+        self.assignment_loader = assignment_loader
 
     def check(self) -> None:
         """Refuse what cannot be trained or built again, before any stage has run.
@@ -179,10 +212,7 @@ class TrainingStage:
 
     def _describe(self) -> Model:
         channels, *size = _image_shape(self.trainer.data_loader)
-        facts: dict[str, Any] = {"orientation": self.orientation}
-        if self.source is not None:
-            settings = {key: value for key, value in settings_of(self.source).items() if key != "_target_"}
-            facts["data"] = {**settings, **self.source.fingerprint, "is_phantom": self.source.is_phantom}
+        facts = {"orientation": self.orientation, **self.data_facts()}
         return Model.describe(
             self.network, self.preprocessing, self.postprocessing, self.labels, channels, size,
             name=self.bundle, version=self.version, facts=facts,

@@ -8,8 +8,8 @@ is sure of,
 .. math:: s = \sum_x \mathbb{1}\bigl[\operatorname*{arg\,max}_c p_c(x) \neq 0\bigr] \max_c p_c(x) ,
 
 summed over slices spread over the stack. The way with the highest score is taken, that of the header unless another one
-is above it by :data:`MARGIN`. The likelihood of the kernels is no judge: slices without a find are as likely. The order of
-the slices is not searched: each is segmented on its own, so that a stack in reverse gives the same labels in reverse.
+is above it by :data:`MARGIN`. The likelihood of the kernels is no judge: slices without a find are as likely. The
+order of the slices is not searched: each is segmented on its own, so that a stack in reverse gives labels in reverse.
 """
 
 from __future__ import annotations

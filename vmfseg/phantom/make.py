@@ -25,13 +25,13 @@ from vmfseg.phantom.vendors import CORD_SITES, HEART_CENTERS
 from vmfseg.utils import VmfError, check_choice, read_json, write_json
 from vmfseg.utils.locks import locked_folder
 
-__all__ = ["GENERATOR", "PHANTOM_FILE", "PhantomDefaults", "make_phantom"]
+__all__ = ["GENERATORS", "PHANTOM_FILE", "PhantomDefaults", "make_phantom"]
 
 #: The file that says what a phantom holds; it is there if and only if the phantom is complete.
 PHANTOM_FILE = "phantom.json"
 _FORMAT = "vmfseg-phantom-1"
-#: Raised whenever the same parameters give other voxels.
-GENERATOR = 2
+#: Of each phantom, raised whenever the same parameters give other voxels.
+GENERATORS = {"mnms": 1, "scgm": 1, "hearts": 2, "cords": 1}
 _MAX_CORDS = 80
 
 
@@ -100,7 +100,7 @@ def make_phantom(
         >>> sorted(p.name for p in (folder / "train").iterdir())[:2]
         ['site1-sc01-image.nii.gz', 'site1-sc01-levels.txt']
     """
-    check_choice("dataset", dataset, ("mnms", "scgm", "hearts", "cords"))
+    check_choice("dataset", dataset, tuple(GENERATORS))
     check_choice("papillary", papillary, ("cavity", "wall") if dataset == "hearts" else ("cavity",))
     most = _MAX_CORDS if dataset == "scgm" else 10_000
     _check_range("subjects", subjects, 1, most, "The real release is smaller still.")
@@ -110,8 +110,8 @@ def make_phantom(
         _check_range("size", size, 32, 4096, "Leave it out for the protocols' own matrices.")
     drawn = dataset in ("hearts", "cords")
     parameters = {
-        "format": _FORMAT, "generator": GENERATOR, "dataset": dataset, "subjects": subjects, "seed": int(seed),
-        "size": None if drawn else size, "frames": frames if dataset == "mnms" else None,
+        "format": _FORMAT, "generator": GENERATORS[dataset], "dataset": dataset, "subjects": subjects,
+        "seed": int(seed), "size": None if drawn else size, "frames": frames if dataset == "mnms" else None,
         **({} if papillary == "cavity" else {"papillary": papillary}),
     }  # fmt: skip
     target = Path(out)

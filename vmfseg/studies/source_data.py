@@ -12,7 +12,7 @@ from typing import Any
 
 from vmfseg.data import Datalist, FolderDataset
 from vmfseg.data.experiment import read_dataset
-from vmfseg.phantom.make import GENERATOR
+from vmfseg.phantom.make import GENERATORS
 from vmfseg.phantom.vendors import CORD_SITES, HEART_CENTERS
 from vmfseg.studies.study_file import Study
 from vmfseg.utils import VmfError, did_you_mean, write_json
@@ -63,7 +63,9 @@ def find_data(study: Study, dataset_dir: StrPath = "") -> SourceData:
                 fix="pass --dataset_dir with the folder that holds them",
             )
         domains = {center.vendor for center in HEART_CENTERS} if study.data == "mnms" else _SITES
-        found = SourceData(study.data, "", {"phantom": study.data, "generator": GENERATOR}, tuple(sorted(domains)))
+        found = SourceData(
+            study.data, "", {"phantom": study.data, "generator": GENERATORS[study.data]}, tuple(sorted(domains))
+        )
     else:
         root = Path(dataset_dir).expanduser().absolute()
         if study.table:

@@ -17,7 +17,7 @@ from vmfseg.model.artifact import find_bundle
 from vmfseg.model.quality import QualityModel
 from vmfseg.model.shelves import is_shipped, model_folder, output_folder
 from vmfseg.model.shift import ShiftReference, SubjectStatistics
-from vmfseg.model.ship import ship_model
+from vmfseg.model.ship import average_models, ship_model
 from vmfseg.model.weights import find_weights, tensors_digest
 from vmfseg.utils import VmfError
 
@@ -175,3 +175,25 @@ def test_pixdim_is_read_from_the_preprocessing(run):
     model = Model.load(run)
     assert model.pixdim == PIXDIM
     assert replace(model, preprocessing=[]).pixdim == 1.0
+
+
+def test_the_mean_of_two_models_is_the_mean_of_their_weights(run, cords, tmp_path):
+    other = Model.load(run)
+    moved = {name: t + 2 if t.is_floating_point() else t for name, t in cords.state_dict().items()}
+    (tmp_path / "other").mkdir()
+    other.save(tmp_path / "other", moved, training={"seed": 7})
+    mean = load_file(average_models(run, tmp_path / "other", tmp_path / "mean") / "model.safetensors")
+    for name, tensor in cords.state_dict().items():
+        wanted = tensor.numpy() + 1 if tensor.is_floating_point() else tensor.numpy()
+        np.testing.assert_allclose(mean[name].numpy(), wanted, atol=1e-6)
+    trainings = json.loads((tmp_path / "mean" / "cost.json").read_text())["mean_of"]
+    assert [training["seed"] for training in trainings] == [5, 7]
+    assert code_of(ship_model, tmp_path / "mean", tmp_path / "out") == "VMF333", "the mean is not calibrated yet"
+
+
+def test_models_of_two_kinds_have_no_mean(run, cords, tmp_path):
+    place = tmp_path / "other"
+    place.mkdir()
+    replace(Model.load(run), labels={0: "background", 1: "WM", 2: "GM"}).save(place, cords.state_dict())
+    assert code_of(average_models, run, place, tmp_path / "mean") == "VMF334"
+    assert not (tmp_path / "mean").exists()

@@ -142,6 +142,10 @@ def ship(
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Calibrate again, for a run of another version: minutes.")
     ] = False,
+    average: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Ship the mean of the weights of RUN and of this model, calibrated anew."),
+    ] = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
@@ -158,10 +162,12 @@ def ship(
     """
     import tempfile
 
-    from vmfseg.model.ship import ship_model
+    from vmfseg.model.ship import average_models, ship_model
 
     with tempfile.TemporaryDirectory(prefix="vmfseg-ship-") as folder:
-        place = _calibrated(model, Path(folder)) if calibrate else None
+        if average is not None:
+            model = str(average_models(model, average, Path(folder) / "mean"))
+        place = _calibrated(model, Path(folder)) if calibrate or average is not None else None
         report = ship_model(model, output, slices=slices, calibration=place, overwrite=overwrite)
     if as_json:
         print_json(asdict(report))

@@ -25,7 +25,7 @@ from vmfseg.phantom import PhantomSlices
 from vmfseg.utils import VmfError, atomic_write, derive_seed, read_json, sha256_file, write_json
 from vmfseg.utils.io import StrPath, refuse_existing
 
-__all__ = ["SHIPPED_FILES", "ShipReport", "half_precision", "ship_model"]
+__all__ = ["SHIPPED_FILES", "ShipReport", "average_models", "half_precision", "ship_model"]
 
 #: What a shipped model consists of; the slices, for int8 exports, are the phantom's.
 SHIPPED_FILES = ("model.safetensors", "manifest.json", "quality.json", "shift.json", "calibration.safetensors")
@@ -115,6 +115,45 @@ def ship_model(
     write_json(target / "manifest.json", manifest)
     size = sum((target / name).stat().st_size for name in SHIPPED_FILES if (target / name).is_file())
     return ShipReport(**{**asdict(report), "bytes": size})
+
+
+def average_models(model: StrPath, other: StrPath, output: StrPath) -> Path:
+    r"""Write the mean of the weights of two models of one network, :math:`\theta = (\theta_1 + \theta_2) / 2`.
+
+    Where the second training started from the weights of the first, both lie in one basin of the loss, and the mean is
+    often better than either (Wortsman et al., Model soups, ICML 2022). Counters are those of ``model``, like everything
+    in the manifest but the training, which lists both. The mean has no calibration yet.
+
+    Args:
+        model: folder of a run or of its model, or a bundle.
+        other: the same, of the other model.
+        output: folder for the weights, the manifest and ``cost.json``.
+
+    Raises:
+        VmfError: VMF334 two models that differ in more than their weights; see also :meth:`Model.load`.
+    """
+    first, second = Model.load(model), Model.load(other)
+    state, others = (found.build_network().state_dict() for found in (first, second))
+    shapes, other_shapes = ({name: tensor.shape for name, tensor in found.items()} for found in (state, others))
+    same = {
+        "weights": shapes == other_shapes,
+        "preprocessing": first.preprocessing == second.preprocessing,
+        "labels": first.labels == second.labels,
+    }
+    if not all(same.values()):
+        found = ", ".join(part for part, equal in same.items() if not equal)
+        raise VmfError("VMF334", subject=str(other), found=f"other {found} than {model}")
+    target = Path(output)
+    target.mkdir(parents=True, exist_ok=True)
+    first.save(target, {name: (t + others[name]) / 2 if t.is_floating_point() else t for name, t in state.items()})
+    slices = first.weights.with_name("calibration.safetensors")
+    if slices.is_file():
+        atomic_write(target / slices.name, slices.read_bytes())
+    trainings = [
+        found.facts.get("training") or _training(found, found.facts.get("data") or {}) for found in (first, second)
+    ]
+    write_json(target / "cost.json", {"mean_of": trainings})
+    return target
 
 
 def half_precision(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

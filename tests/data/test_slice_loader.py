@@ -15,7 +15,7 @@ from slice_files import chain, write_subjects
 from vmfseg.data import SliceDataset, SliceLoader
 from vmfseg.data.sampling import shard_subjects
 from vmfseg.transforms import BatchAugment
-from vmfseg.transforms.annotation import presence_labels
+from vmfseg.transforms.presence_labels import presence_labels
 from vmfseg.utils import VmfError, derive_seed
 
 STRONG = BatchAugment(gamma=(0.6, 1.6), fourier=0.5, noise=0.05)

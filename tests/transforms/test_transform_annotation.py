@@ -7,7 +7,9 @@ import torch
 from monai.data import MetaTensor
 
 from vmfseg.transforms import AsClassesd
-from vmfseg.transforms.annotation import annotated_classes, parse_annotated, presence_labels, tile_presence
+from vmfseg.transforms.annotation import annotated_classes
+from vmfseg.transforms.annotation_text import parse_annotated
+from vmfseg.transforms.presence_labels import presence_labels, tile_presence
 from vmfseg.utils import VmfError
 
 

@@ -229,7 +229,7 @@ def _check_domains(pairs: Sequence[FilePair], domains: Mapping[str, SubjectInfo]
 
 
 def _annotated(info: SubjectInfo, subject: str, labels: Mapping[int, str]) -> list[int] | None:
-    from vmfseg.transforms.annotation import parse_annotated
+    from vmfseg.transforms.annotation_text import parse_annotated
 
     try:
         return parse_annotated(info.annotated, labels)
@@ -239,7 +239,7 @@ def _annotated(info: SubjectInfo, subject: str, labels: Mapping[int, str]) -> li
 
 def _slices_of(info: SubjectInfo | None, pair: FilePair, labels: Mapping[int, str]) -> str | None:
     """Return the annotated slices of a case by class number, or ``None`` for all."""
-    from vmfseg.transforms.annotation import parse_annotated, parse_slices, slices_text
+    from vmfseg.transforms.annotation_text import parse_annotated, parse_slices, slices_text
 
     if info is None or info.slices is None:
         return None

@@ -36,7 +36,7 @@ from vmfseg.data.row_schema import (
     parse_row,
     refuse,
 )
-from vmfseg.transforms.annotation import presence_text, slices_text
+from vmfseg.transforms.annotation_text import presence_text, slices_text
 from vmfseg.utils import VmfError, read_json, sha256_file, write_json
 from vmfseg.utils.io import sha256_bytes
 

@@ -14,7 +14,7 @@ from vmfseg.data.datalist import Datalist, Row, add_checksums
 from vmfseg.data.findings import Finding
 from vmfseg.data.reader import image_stem
 from vmfseg.data.row_schema import check_keys, integer_keys
-from vmfseg.transforms.annotation import parse_annotated
+from vmfseg.transforms.annotation_text import parse_annotated
 from vmfseg.utils import VmfError, read_json
 
 __all__ = ["FolderDataset"]

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from vmfseg.data.sampling import StreamLoader
 from vmfseg.data.slice_loader import Augment
 from vmfseg.phantom import PhantomSlices
-from vmfseg.transforms.annotation import presence_labels
+from vmfseg.transforms.presence_labels import presence_labels
 from vmfseg.utils import derive_seed
 
 __all__ = ["PhantomLoader"]

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from vmfseg.transforms.annotation import parse_presence, parse_slices
+from vmfseg.transforms.annotation_text import parse_presence, parse_slices
 from vmfseg.utils import VmfError, did_you_mean
 
 __all__ = [
@@ -56,7 +56,7 @@ class Row:
         split: ``None`` or one of :data:`SPLITS`.
         annotated: classes that this label annotates, ``None`` for all; others are ignored, not learnt as background.
         slices: slices that were annotated, ``None`` for all: ``"2-13"``, a list of numbers, an object by class, or the
-            path of a JSON file with such an object (see :mod:`vmfseg.transforms.annotation`). Others are ignored.
+            path of a JSON file with such an object (see :mod:`vmfseg.transforms.annotation_text`). Others are ignored.
         present: of a row without label, the structures that its slices show, ``"LV;MYO"``, or an object by class with
             the slices that show it, ``{"LV": "2-9", "MYO": "2-9"}``: a presence label (vMFWeak). ``annotated`` and
             ``slices`` say which classes and slices somebody looked at; default all.

@@ -17,7 +17,8 @@ from vmfseg.data.datalist import Datalist, Row
 from vmfseg.data.geometry import voxel_sizes
 from vmfseg.data.masks import read_frame, read_row_label
 from vmfseg.data.orientation import Pose, class_direction, slice_frame, stack_affine, stack_array
-from vmfseg.transforms.annotation import slice_table, slices_text
+from vmfseg.transforms.annotation import slice_table
+from vmfseg.transforms.annotation_text import slices_text
 from vmfseg.transforms.spatial import ANISOTROPY, slice_axis, slice_stack_axcodes
 from vmfseg.utils import VmfError
 

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from vmfseg.data.sampling import SliceOrder, StreamLoader
 from vmfseg.data.slices import SliceDataset
-from vmfseg.transforms.annotation import presence_labels, tile_presence
+from vmfseg.transforms.presence_labels import presence_labels, tile_presence
 from vmfseg.utils import VmfError, check_choice, derive_seed
 from vmfseg.utils.errors import find_vmf_error
 

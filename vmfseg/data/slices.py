@@ -15,13 +15,8 @@ from monai.data import MetaTensor
 from monai.transforms import Compose, Transform
 
 from vmfseg.data.volume_dataset import VolumeDataset, split_random
-from vmfseg.transforms.annotation import (
-    AsClassesd,
-    annotated_slices,
-    mask_labels,
-    presence_labels,
-    present_slices,
-)
+from vmfseg.transforms.annotation import AsClassesd, annotated_slices, mask_labels, present_slices
+from vmfseg.transforms.presence_labels import presence_labels
 from vmfseg.utils import VmfError, derive_seed
 
 __all__ = ["SliceDataset"]

@@ -45,7 +45,8 @@ from vmfseg.data.masks import align_label, read_frame, read_row_label
 from vmfseg.data.orientation import Pose, class_direction, orientation_findings, slice_frame, stack_affine, stack_array
 from vmfseg.data.reader import Volume, read_volume
 from vmfseg.data.scan_facts import undrawn_ends
-from vmfseg.transforms.annotation import slice_table, slices_text
+from vmfseg.transforms.annotation import slice_table
+from vmfseg.transforms.annotation_text import slices_text
 from vmfseg.transforms.spatial import slice_axis
 from vmfseg.utils import VmfError, sha256_file
 

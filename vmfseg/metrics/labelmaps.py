@@ -112,7 +112,7 @@ def mask_unannotated(
     Args:
         array: predicted or true label map on the native grid.
         names: classes by voxel value.
-        slices: annotated slices, see :mod:`vmfseg.transforms.annotation`; ``None`` for all.
+        slices: annotated slices, see :mod:`vmfseg.transforms.annotation_text`; ``None`` for all.
         slice_axis: the axis of the array that they count.
 
     Returns:

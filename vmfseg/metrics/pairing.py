@@ -141,9 +141,9 @@ def read_domains(path: StrPath) -> dict[str, SubjectInfo]:
 
     Optional columns: the frames ``ED`` and ``ES`` of 4-D files (from 0), and ``annotated``, the classes that were
     annotated in this subject, and ``slices``, the slices that were annotated (both as in
-    :mod:`vmfseg.transforms.annotation`; empty: all). A ``datalist.csv`` can be given: the file name of its ``image``
-    then says which case a line is about. The official table of M&Ms is read as it is: ``External code``, ``Vendor``,
-    ``ED``, ``ES``.
+    :mod:`vmfseg.transforms.annotation_text`; empty: all). A ``datalist.csv`` can be given: the file name of its
+    ``image`` then says which case a line is about. The official table of M&Ms is read as it is: ``External code``,
+    ``Vendor``, ``ED``, ``ES``.
 
     Raises:
         VmfError: VMF161 if the file cannot be read, a column is missing, or a row contradicts itself or another one.

@@ -114,7 +114,7 @@ def evaluate_volume(
         labels: name of every class by voxel value; 0 is background and is not scored.
         annotated: voxel values that were annotated in this subject, or a Boolean vector over the classes with the
             background at index 0; ``None`` means all.
-        slices: slices that were annotated, for all classes or for each (:mod:`vmfseg.transforms.annotation`); all
+        slices: slices that were annotated, for all classes or for each (:mod:`vmfseg.transforms.annotation_text`); all
             figures of a class are those of its annotated slices. ``None`` means all.
         slice_axis: the axis of the arrays that ``slices`` counts.
 

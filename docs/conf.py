@@ -42,6 +42,7 @@ napoleon_use_ivar = True
 napoleon_custom_sections = [("Shape", "notes_style")]
 
 myst_enable_extensions = ["dollarmath", "colon_fence"]
+myst_heading_anchors = 3  # the anchors that links in Markdown files have on code hosts
 nb_execution_mode = "off" if os.environ.get("VMFSEG_DOCS_EXECUTE") == "0" else "cache"
 nb_execution_cache_path = str(HERE / "_build" / ".jupyter_cache")
 nb_execution_timeout = 900

@@ -56,7 +56,8 @@ HEARTS_OPTIONS ?= --max_iterations 6000
 CORDS_OPTIONS ?= --max_iterations 4000
 models: $(VENV)/.package  ## train the models that are shipped again, hearts and cords: hours
 	$(BIN)/vmfseg train bundles/hearts -o $(MODELS)/hearts --resume $(HEARTS_OPTIONS)
-	$(BIN)/vmfseg bundle ship $(MODELS)/hearts -o bundles/hearts/models --overwrite
+	$(BIN)/vmfseg train bundles/hearts -o $(MODELS)/hearts_2 --resume --init $(MODELS)/hearts --seed 2 --learning_rate 0.0008
+	$(BIN)/vmfseg bundle ship $(MODELS)/hearts_2 --average $(MODELS)/hearts -o bundles/hearts/models --overwrite
 	$(BIN)/vmfseg train bundles/cords -o $(MODELS)/cords --resume $(CORDS_OPTIONS)
 	$(BIN)/vmfseg bundle ship $(MODELS)/cords -o bundles/cords/models --overwrite
 

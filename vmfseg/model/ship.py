@@ -145,7 +145,8 @@ def average_models(model: StrPath, other: StrPath, output: StrPath) -> Path:
         raise VmfError("VMF334", subject=str(other), found=f"other {found} than {model}")
     target = Path(output)
     target.mkdir(parents=True, exist_ok=True)
-    first.save(target, {name: (t + others[name]) / 2 if t.is_floating_point() else t for name, t in state.items()})
+    mean = {name: (t + others[name]) / 2 if t.is_floating_point() else t for name, t in state.items()}
+    first.save(target, mean, selection={"mode": "mean"})
     slices = first.weights.with_name("calibration.safetensors")
     if slices.is_file():
         atomic_write(target / slices.name, slices.read_bytes())

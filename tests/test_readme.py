@@ -133,6 +133,24 @@ def test_links_and_files_exist():
     assert (ROOT / "docs" / "picture.png").stat().st_size <= 300_000
 
 
+@pytest.mark.parametrize(
+    ("badge", "entry", "words"),
+    [
+        ("python", r"python_requires = >=(\S+)", "Python: {} or later"),
+        ("license", r"license = (\S+)", "license: {}"),
+        ("monai", r"monai>=(\S+)", "MONAI: {} or later"),
+    ],
+)
+def test_a_badge_is_true(badge, entry, words):
+    found = re.search(entry, (ROOT / "setup.cfg").read_text(encoding="utf-8"))
+    assert found
+    said = words.format(found[1])
+    picture = (ROOT / "docs" / "badges" / f"{badge}.svg").read_text(encoding="utf-8")
+    assert f'aria-label="{said}"' in picture
+    assert re.findall(r"<text[^>]*>([^<]*)</text>", picture) == said.split(": ")
+    assert f"![{said.replace(': ', ' ')}](docs/badges/{badge}.svg)" in TEXT
+
+
 def test_what_the_demo_printed_ends_as_the_makefile_says():
     shown = next(block for block in blocks() if block.language == "text").text.splitlines()
     done = subprocess.run(["make", "-n", "demo"], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -27,6 +27,7 @@ from vmfseg.model.quality import (
     typical_ranges,
 )
 from vmfseg.model.survey import shift_groups
+from vmfseg.model.verdict import judge
 from vmfseg.utils import VmfError
 
 LABELS = {0: "background", 1: "LV", 2: "MYO", 3: "RV"}
@@ -191,7 +192,10 @@ def test_stage_leaves_what_segment_shift_and_int8_need(own_bundle, rows, tmp_pat
     stage = CalibrationStage(models, rows, ckpt_dir=models, slices=10, device="cpu", fingerprint={"a": 1})
     runner = StageRunner([stage], tmp_path / "run")
     runner.run()
-    assert "10 slices of validation images are stored" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "10 slices of validation images are stored" in said
+    error = json.loads((own_bundle / "models" / "quality.json").read_text())["model"]["error"]
+    assert f"typical error of predicted Dice: {error:.2f} on source validation" in said
     predictor = Predictor.from_bundle(own_bundle, "cpu")
     quality = predictor(rows[0]["image"]).quality
     assert quality["light"] in ("green", "amber", "red")
@@ -240,3 +244,10 @@ def test_wrong_arguments_of_the_stage_are_named(bundle, changes, message):
 def test_without_statistics_there_is_no_verdict(bundle, rows):
     with pytest.raises(VmfError, match="VMF342"):
         shift_groups(Predictor.from_bundle(bundle, "cpu"), rows[0]["image"])
+
+
+def test_the_reason_of_a_red_flag_tells_nothing_found_from_a_low_prediction():
+    model = QualityModel({}, {}, {}, 0.2, 0.05)
+    low, nothing = frame({"present": 1.0}), frame({"present": 0.0})
+    assert judge({0: low}, {}, model, None)["light_reasons"] == ["a low Dice is predicted"]
+    assert judge({0: low, 1: nothing}, {}, model, None)["light_reasons"] == ["no structure was found"]

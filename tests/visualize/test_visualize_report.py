@@ -88,6 +88,9 @@ def test_worst_cases_come_first(report, finished):
     titles = re.findall(r'<h3><span class="rank">([^<]+)</span>([^<]+)</h3>', report)
     assert [rank for rank, _ in titles] == ["1", "2", "median"]
     assert [title for _, title in titles[:2]] == [f"{s} {p}, domain D" for _, (s, p) in means[:2]]
+    places = [(int(k), int(n)) for k, n in re.findall(r"slice (\d+) of (\d+), \d+ wrong pixels", report)]
+    assert len(places) == 3
+    assert all(1 <= k <= n for k, n in places), "slices are counted from 1"
     table = report[report.index('id="volume-table"') :]
     order = re.findall(r'<tr><td class="text">D</td><td class="text">(\w+)</td><td class="text">(\w+)</td>', table)
     assert order == [name for _, name in means]

@@ -28,7 +28,9 @@ def new(
     ] = None,
     spacing: Annotated[float | None, typer.Option(help="In-plane spacing of the slices in mm.")] = None,
     size: Annotated[int | None, typer.Option(help="Size of the slices in pixels, a multiple of 16.")] = None,
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the bundle's folder.")] = Path("bundles"),
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder in which the bundle is made.")] = Path(
+        "bundles"
+    ),
     method: Annotated[
         str,
         typer.Option(help="dgnet, lddg, saml, sdnet, unet, unsupervised, vmfnet, vmfpseudo, vmfweak or weak."),
@@ -85,7 +87,9 @@ def new(
 
 def build(
     names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Which bundles; all by default.")] = None,
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the bundles' folders.")] = Path("bundles"),
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder in which the bundles are made.")] = Path(
+        "bundles"
+    ),
 ) -> None:
     r"""Write the bundles of the package from their layers. Files that are as they should be stay untouched.
 

@@ -39,7 +39,7 @@ def explain(
         ),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder.", show_default=False)],
-    frame: Annotated[int, typer.Option(min=0, help="Of a cine, from 0.")] = 0,
+    frame: Annotated[int, typer.Option(min=0, help="Frame of a cine, from 0.")] = 0,
     slice_index: Annotated[
         int | None, typer.Option("--slice", min=0, help="Slice to draw, from 0; default the one with most to see.")
     ] = None,

@@ -37,14 +37,18 @@ def plan(
         str | None, typer.Option(help="Class names of the labels 1, 2, ..., if the data does not name them: LV,MYO,RV.")
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="Of the bundle. [default: the name of the folder]", show_default=False)
+        str | None, typer.Option(help="Name of the bundle. [default: the name of the folder]", show_default=False)
     ] = None,
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the bundle's folder.")] = Path("bundles"),
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder in which the bundle is made.")] = Path(
+        "bundles"
+    ),
     sheet: Annotated[
         Path | None,
         typer.Option(help="Contact sheet, a PNG. [default: NAME_sites.png in this folder]", show_default=False),
     ] = None,
-    method: Annotated[str, typer.Option(help="As of vmfseg bundle new.")] = "vmfnet",
+    method: Annotated[
+        str, typer.Option(help="unet, vmfnet, vmfpseudo, ...: all are in vmfseg bundle new --help.")
+    ] = "vmfnet",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and write nothing.")] = False,
     overwrite: Overwrite = False,
     workers: Annotated[int, typer.Option(min=1, help="Threads that read files.")] = 2,

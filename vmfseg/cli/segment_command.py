@@ -48,7 +48,9 @@ def segment(
     output: Annotated[
         Path, typer.Option("-o", "--output", help="Folder; for one image also a .nii.gz file.", show_default=False)
     ],
-    frames: Annotated[str | None, typer.Option(help="Of a cine: ED,ES or numbers like 0,5; default all.")] = None,
+    frames: Annotated[
+        str | None, typer.Option(help="Frames of a cine: ED,ES or numbers from 0 like 0,5; default all.")
+    ] = None,
     probabilities: Annotated[bool, typer.Option("--probabilities", help="Write calibrated probabilities too.")] = False,
     dicom_seg: Annotated[
         bool, typer.Option("--dicom-seg", help="Write DICOM SEG for DICOM input too (needs vmfseg[dicom]).")

@@ -41,7 +41,9 @@ def train(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Decides split, weights, order, augmentation.")] = None,
     protocol: Annotated[str | None, typer.Option(help="clean, or paper (the reference code's choices).")] = None,
-    max_iterations: Annotated[int | None, typer.Option("--max_iterations", help="Labelled batches in all.")] = None,
+    max_iterations: Annotated[
+        int | None, typer.Option("--max_iterations", help="Labelled batches in all, in whole epochs.")
+    ] = None,
     network_def: Annotated[
         str | None, typer.Option("--network_def", metavar="JSON", help="Another network: _target_ and its arguments.")
     ] = None,

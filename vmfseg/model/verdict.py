@@ -40,7 +40,8 @@ def judge(
     if source is not None and found:
         statistics = SubjectStatistics.average([volume_statistics(frame) for frame in found.values()])
         shift = source.compare([statistics]).as_dict()
-    light, reasons = flag([str(frame["light"]) for frame in frames], shift, [f.sight for f in found.values()])
+    empty = any(not frame["signals"].get("present", 1.0) for frame in frames)
+    light, reasons = flag([str(frame["light"]) for frame in frames], shift, [f.sight for f in found.values()], empty)
     return {
         "light": light,
         "light_reasons": reasons,
@@ -75,7 +76,9 @@ def _rounded(values: Sequence[float] | None) -> list[float] | None:
     return None if values is None else [round(value, 4) for value in values]
 
 
-def flag(lights: Sequence[str], shift: Mapping[str, Any] | None, sights: Sequence[Sight] = ()) -> tuple[str, list[str]]:
+def flag(
+    lights: Sequence[str], shift: Mapping[str, Any] | None, sights: Sequence[Sight] = (), empty: bool = False
+) -> tuple[str, list[str]]:
     """Return the flag of a scan and why it is not green.
 
     The most alarming frame decides. A scan that is unlike the training scans, or whose organ runs over the edge of what
@@ -85,6 +88,7 @@ def flag(lights: Sequence[str], shift: Mapping[str, Any] | None, sights: Sequenc
         lights: of the frames.
         shift: the report of the shift test, or ``None`` without one.
         sights: where the model looked in the frames.
+        empty: whether a frame has no structure at all.
 
     Example:
         >>> flag(["green", "green"], {"new": True, "p_value": 0.01})
@@ -92,7 +96,7 @@ def flag(lights: Sequence[str], shift: Mapping[str, Any] | None, sights: Sequenc
     """
     worst = worst_light(list(lights))
     reasons = {
-        "red": ["a low Dice is predicted, or a structure is missing"],
+        "red": ["no structure was found" if empty else "a low Dice is predicted"],
         "amber": ["the predicted Dice is near 0.7"],
     }
     said = list(reasons.get(worst, []))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from monai.data import MetaTensor
 
@@ -19,17 +20,23 @@ from vmfseg.transforms.intensity import PercentileNormalize
 from vmfseg.transforms.spatial import ToSliceStack
 from vmfseg.visualize.figure_style import FLAGS, INK, class_color, new_figure, outer_first, png_bytes, upright
 
-__all__ = ["draw_overlay"]
+__all__ = ["draw_overlay", "overlay_figure"]
 
 _PANE = 1.9  # inches
 _MARGIN = 0.35  # of the structures' size around them
 _SLICES = 40
+_COLUMNS = 6  # at most
 _LETTERS = 12  # of the title, in an inch
 _FRAMES = 4  # of a cine, if its phases are not known
 
 
 def draw_overlay(prediction: Prediction, labels: Mapping[int, str], frame: int | None = None) -> bytes:
-    """Draw the slices with the outlines of the structures, cropped to where there are any, as PNG.
+    """Return :func:`overlay_figure` as PNG."""
+    return png_bytes(overlay_figure(prediction, labels, frame))
+
+
+def overlay_figure(prediction: Prediction, labels: Mapping[int, str], frame: int | None = None) -> Figure:
+    """Draw the slices with the outlines of the structures, cropped to where there are any.
 
     Slices are shown as radiologists look at them: those with structures and their neighbors, of many evenly spaced
     ones; all where there is no structure. Of a cine, end-diastole and end-systole are shown where they are known, else
@@ -50,8 +57,8 @@ def draw_overlay(prediction: Prediction, labels: Mapping[int, str], frame: int |
     shown_at_most = min(last - first + 1, max(4, _SLICES // len(stacks)))
     chosen = np.unique(np.linspace(first, last, shown_at_most).round().astype(int))
     box = _box(np.any([classes.any(axis=2) for _, classes, _ in stacks], axis=0), steps[0] / steps[1])
-    columns = min(6, len(chosen))
-    rows = math.ceil(len(chosen) / columns)
+    rows = math.ceil(len(chosen) / _COLUMNS)
+    columns = math.ceil(len(chosen) / rows)  # rows of equal length: 4 and 3, not 6 and 1
     size = ((box[0].stop - box[0].start) * steps[0], (box[1].stop - box[1].start) * steps[1])
     height = _PANE * size[1] / size[0] + 0.2
     figure = new_figure(max(5.0, _PANE * columns), height * rows * len(stacks) + 0.9)
@@ -78,7 +85,7 @@ def draw_overlay(prediction: Prediction, labels: Mapping[int, str], frame: int |
     lines = textwrap.wrap(text, int(_LETTERS * figure.get_figwidth()), max_lines=2, placeholder=" ...")
     title = figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=8, color="white", weight="bold")
     title.set_bbox({"facecolor": FLAGS[light], "edgecolor": "none", "boxstyle": "round,pad=0.3"})
-    return png_bytes(figure)
+    return figure
 
 
 def _frames(prediction: Prediction) -> list[int]:

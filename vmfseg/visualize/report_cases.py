@@ -98,9 +98,9 @@ def add_pictures(
         page.notes.append("The network has no vMF kernels, so there are no kernel maps and no table of kernels.")
     table, note = _anatomy(target, labels)
     order = None if table is None else order_channels(table)
-    page.cases += [_case(found[k][0], worst_slice(views[k]), labels, order) for k in chosen]
+    page.cases += [_case(found[k][0], views[k], labels, order) for k in chosen]
     if median not in chosen:
-        page.typical = _case(found[median][0], worst_slice(views[median]), labels, order)
+        page.typical = _case(found[median][0], views[median], labels, order)
     if table is not None and order is not None:
         page.confusion = picture(draw_confusion(table, order), "Share of each tissue that each kernel explains")
         page.confusion_note = note
@@ -121,13 +121,15 @@ def _spread(count: int, most: int) -> list[int]:
 
 
 def _case(
-    volume: ScoredVolume, view: SliceView, labels: Mapping[int, str], order: Sequence[ChannelLabel] | None
+    volume: ScoredVolume, views: Sequence[SliceView], labels: Mapping[int, str], order: Sequence[ChannelLabel] | None
 ) -> dict[str, Any]:
+    view = worst_slice(views)
     figures = ", ".join(
         f"{row.class_name} {row.dice:.3f}" if row.dice is not None else f"{row.class_name} –" for row in volume.rows
     )
     mean = "undefined" if volume.mean is None else f"{volume.mean:.3f}"
-    facts = [f"mean Dice {mean} ({figures})", f"slice {view.index}, {view.wrong} wrong pixels of {view.pred.size}"]
+    place = f"slice {view.index + 1} of {len(views)}"
+    facts = [f"mean Dice {mean} ({figures})", f"{place}, {view.wrong} wrong pixels of {view.pred.size}"]
     if volume.remark:
         facts.append(volume.remark)
     alt = f"{volume.name}: image, truth, prediction and the other outputs of the network"

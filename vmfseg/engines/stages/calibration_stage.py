@@ -14,6 +14,7 @@ from safetensors.torch import save as safetensors_bytes
 
 from vmfseg.data import LoadVolumed
 from vmfseg.engines.stages.runner import say
+from vmfseg.metrics.tables import counted
 from vmfseg.model.calibration import fit_quality, fit_temperature, quality_cases
 from vmfseg.model.predictor import Predictor
 from vmfseg.model.quality import QUALITY_FORMAT, typical_ranges
@@ -113,8 +114,8 @@ class CalibrationStage:
             change = f"negative log-likelihood {losses[0]:.4f} -> {losses[1]:.4f}"
             say(f"probabilities: temperature {temperature:.2f} ({change})")
         say(
-            f"quality: predicted Dice is right to {model.error:.3f} on source validation and its corruptions "
-            f"({model.volumes} volumes of {model.subjects} subjects)"
+            f"typical error of predicted Dice: {model.error:.2f} on source validation and its corruptions "
+            f"({counted(model.volumes, 'volume')} of {counted(model.subjects, 'subject')})"
         )
 
     def _publish(self, folder: Path) -> None:

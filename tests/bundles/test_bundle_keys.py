@@ -55,6 +55,8 @@ def test_keys_that_something_reads_are_accepted(key):
         ("trainx::loader::batch_size", "Did you mean 'train'?"),
         ("zzzzzz", "keys there: inferer, kappa, loss_weights, net, seed, train"),
         ("train::handlers::1::name", "check the id against the config"),
+        ("train::handlers::\u00b2::name", "check the id against the config"),
+        ("train::handlers::" + "9" * 450, "check the id against the config"),
         ("seed::value", "check the id against the config"),
         ("inferer::zzz", "arguments: none"),
     ],

@@ -201,8 +201,13 @@ def test_labels_that_map_nothing_are_refused(folders, content):
 
 @pytest.mark.parametrize(
     ("table", "word"),
-    [("subject,domain\na,A\n", "1 missing: b"), ("subject,domain,annotated\na,A,\nb,B,LW\n", "Did you mean 'LV'")],
-    ids=["subject", "class"],
+    [
+        ("subject,domain\na,A\n", "1 missing: b"),
+        ("subject,domain,annotated\na,A,\nb,B,LW\n", "Did you mean 'LV'"),
+        ("subject,domain,ED\na,A,\u00b2\nb,B,1\n", "ED and ES must be frame numbers"),
+        (f"subject,domain,ED\na,A,{'9' * 5001}\nb,B,1\n", "ED and ES must be frame numbers"),
+    ],
+    ids=["subject", "class", "power of two", "5001 digits"],
 )
 def test_tables_that_do_not_fit_are_refused(folders, table, word):
     (folders / "table.csv").write_text(table)

@@ -159,6 +159,8 @@ def test_what_segment_cannot_do_is_no_bug(trained, tmp_path):
     assert "File name too long" in refused(6, "segment", trained, scan, "-o", tmp_path / ("x" * 300))
     assert "device" in refused(2, "segment", trained, scan, "-o", tmp_path / "out", "--device", "meta")
     assert "nan_to must be finite" in refused(2, "segment", trained, scan, "-o", tmp_path / "out", "--nan-to", "nan")
+    for option, value in (("--batch-size", 10**18), ("--frames", "\u00b2"), ("--frames", "9" * 5001)):
+        assert run_main("segment", trained, scan, "-o", tmp_path / "out", option, value).code == 2
     assert not (tmp_path / "out").exists()
 
 
@@ -188,6 +190,16 @@ def test_one_image_can_be_verified(tmp_path):
     assert "VMF210" in refused(3, "verify", scan)
     assert "VMF201" in refused(3, "verify", tmp_path / "none.nii")
     assert "VMF162" in refused(2, "verify", save_scan(scan), "-o", tmp_path / "list.json")
+
+
+def test_json_of_many_levels_is_no_bug(source, tmp_path):
+    deep = "[" * 100_000
+    folder = tmp_path / "scans"
+    folder.mkdir()
+    (folder / "list.json").write_text(deep)
+    assert "VMF301" in refused(4, "verify", folder / "list.json")
+    assert "VMF285" in refused(3, "verify", folder)
+    assert "VMF315" in refused(4, "train", source, "--set", f"loss_weights={deep}", "-o", tmp_path / "run")
 
 
 def test_scores_that_lack_a_part_make_no_report(tmp_path):

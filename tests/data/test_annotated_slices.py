@@ -15,6 +15,7 @@ from slice_files import chain
 from vmfseg.data import Datalist, FolderDataset, SliceDataset, SliceLoader, VolumeDataset, verify_datalist
 from vmfseg.data.datalist import Row
 from vmfseg.transforms import MaskUnannotatedd
+from vmfseg.transforms.annotation_text import parse_slices
 from vmfseg.utils import VmfError
 
 LABELS = {0: "background", 1: "LV", 2: "MYO"}
@@ -158,16 +159,23 @@ def test_nothing_said_nothing_masked():
     ("slices", "found"),
     [
         ("x", "numbers such as 2-5,7"),
+        ("0-99999999", "numbers such as 2-5,7"),
+        ("9" * 5001, "numbers such as 2-5,7"),
         ({"LV": "1"}, "got none for MYO"),
         ({"slices": "1", "MYOO": "1"}, "Did you mean 'myo'"),
         ("{1", "valid JSON"),
+        ("[" * 100_000, "valid JSON"),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:30],
 )
 def test_slices_that_cannot_be_read_are_refused(tmp_path, slices, found):
     with pytest.raises(VmfError, match="VMF280") as caught:
         write(tmp_path, slices=slices)
     assert found in str(caught.value)
+
+
+def test_spans_that_overlap_are_joined():
+    assert parse_slices("4-6,1,2-5,6,9-8", LABELS) == {1: [1, 2, 3, 4, 5, 6], 2: [1, 2, 3, 4, 5, 6]}
 
 
 def test_classes_that_are_not_annotated_at_all_need_no_slices(tmp_path):

@@ -139,7 +139,15 @@ def test_chosen_frames_only(predictor, save_scan):
 
 @pytest.mark.parametrize(
     ("frames", "code"),
-    [("7", "VMF235"), ("first", "VMF170"), ("", "VMF170"), ("1,,2", "VMF170"), ("-1", "VMF170")],
+    [
+        ("7", "VMF235"),
+        ("first", "VMF170"),
+        ("", "VMF170"),
+        ("1,,2", "VMF170"),
+        ("-1", "VMF170"),
+        ("\u00b2", "VMF170"),
+        pytest.param("9" * 5001, "VMF170", id="5001 digits"),
+    ],
 )
 def test_frames_that_make_no_sense_are_refused(predictor, save_scan, frames, code):
     with pytest.raises(ValueError, match=code):

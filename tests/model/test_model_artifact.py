@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from importlib.util import find_spec
 
 import nibabel as nib
 import numpy as np
@@ -73,14 +74,17 @@ def test_a_network_is_built_from_plain_values_or_not_at_all(own_bundle, changes,
         ({"_target_": "monai.transforms.TorchVisiond", "keys": "image", "name": "ToTensor"}, "VMF418"),
         ({"_target_": "ScaleIntensityd", "keys": "image", "minv": "$0"}, "VMF322"),
         ({"_target_": "subprocess.run", "args": ["touch", CANARY]}, "VMF418"),
+        ({"_target_": "SaveClassificationd", "keys": "pred", "filename": "precious.csv"}, "VMF418"),
         ("os.system", "VMF331"),
     ],
 )
 def test_transforms_that_touch_files_or_run_code_are_refused(own_bundle, step, code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "precious.csv").write_text("years of work")
     edit_manifest(own_bundle, preprocessing=[*tiny_model().preprocessing, step])
     assert code_of(Predictor.from_bundle, own_bundle, device="cpu") == code
     assert not list(tmp_path.glob(f"{CANARY}*"))
+    assert (tmp_path / "precious.csv").read_text() == "years of work"
 
 
 def test_a_network_too_large_for_memory_is_refused_before_it_is_allocated(own_bundle):
@@ -94,6 +98,28 @@ def test_targets_beyond_the_list_need_trust():
     definition = {"_target_": "collections.Counter", "red": 1}
     assert code_of(build, definition, "network") == "VMF418"
     assert build(definition, "network", trust=True)["red"] == 1
+
+
+FLAT = {"spatial_dims": 2, "in_channels": 1}
+TORCHVISION = pytest.mark.skipif(find_spec("torchvision") is None, reason="torchvision is not installed")
+DOWNLOADING = [  # by default, or by an argument of another name than pretrained
+    {"_target_": "EfficientNetBN", "model_name": "efficientnet-b0", **FLAT},
+    {"_target_": "monai.networks.nets.ResNetFeatures", "model_name": "resnet10", **FLAT},
+    {"_target_": "monai.networks.nets.resnet18", "pretrained": True, "n_input_channels": 1, "spatial_dims": 2},
+    {"_target_": "monai.networks.blocks.text_embedding.TextEncoder", "out_channels": 32, "spatial_dims": 2},
+    pytest.param({"_target_": "TorchVisionFCModel", "weights": "DEFAULT"}, marks=TORCHVISION),
+    pytest.param({"_target_": "monai.networks.blocks.FCN"}, marks=TORCHVISION),
+]
+
+
+@pytest.mark.parametrize("definition", DOWNLOADING, ids=lambda definition: definition["_target_"].rsplit(".")[-1])
+def test_no_network_fetches_weights(definition, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr("socket.getaddrinfo", lambda host, *_, **__: asked.append(host) or [])
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "hub"))
+    assert isinstance(build(definition, "network"), torch.nn.Module)
+    assert asked == []
+    assert not (tmp_path / "hub").exists()
 
 
 def test_the_allow_list():

@@ -151,6 +151,17 @@ def test_info_is_remembered_but_not_what_is_the_servers_own(own_server):
     assert (told["by"], told["version"]) == ("me", 1)
 
 
+def test_text_that_no_answer_could_hold_is_not_remembered(own_server):
+    """Half a surrogate pair is valid JSON, but has no UTF-8: remembered, it would break the list for every client."""
+    server, half = own_server(), '{"comment": "\\ud800"}'
+    info = server.request("PUT", "/datastore/image/info", params={"image": "scan0"}, data={"info": half})
+    assert (info.status_code, info.json()["code"]) == (400, "VMF185")
+    for _ in range(len(server.get("/datastore/?output=all").json()["objects"])):
+        body = {"client_id": "\ud800\x1b[2J"}
+        assert server.request("POST", "/activelearning/random", json=body).status_code == 200
+    assert server.get("/datastore/?output=all").status_code == 200
+
+
 def test_a_session_ends_by_itself(own_server):
     server = own_server(session_expiry=1)
     session = server.request("PUT", "/session/", files={"files": ("a.nii", SCAN)}).json()["session_id"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from vmfseg.data.sampling import BALANCES
 from vmfseg.utils import VmfError, did_you_mean
-from vmfseg.utils.checks import usable_device
+from vmfseg.utils.checks import usable_device, whole_number
 
 from .components import argument_names
 from .config import normalize_key, references
@@ -65,9 +65,10 @@ def _check(config: Mapping[str, Any], name: str, used: set[str], values: Mapping
     for depth, part in enumerate(parts):
         path = "::".join(parts[: depth + 1])
         if isinstance(node, list):
-            if not part.isdigit() or int(part) >= len(node):
+            number = whole_number(part)
+            if number is None or number >= len(node):
                 _refuse(name, f"the list has the entries 0 to {len(node) - 1}")
-            node = node[int(part)]
+            node = node[number]
             continue
         if not isinstance(node, Mapping):
             _refuse(name, f"{'::'.join(parts[:depth])} is a value, not a section")
@@ -95,7 +96,7 @@ def _check_argument(target: str, argument: str, name: str) -> None:
         _refuse(name, f"{target.rsplit('.', 1)[-1]} takes no argument {argument}", fix)
 
 
-def _refuse(name: str, found: str = "", fix: str = "check the id against the config") -> None:
+def _refuse(name: str, found: str = "", fix: str = "check the id against the config") -> NoReturn:
     raise VmfError("VMF110", subject=name, found=found, fix=fix)
 
 

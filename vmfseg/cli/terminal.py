@@ -40,7 +40,7 @@ Checkpoint = Annotated[
     Path | None, typer.Option(help="Other weights than the bundle's: a file, or the folder of a run or model.")
 ]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; default the first GPU, else the CPU.")]
-BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Slices at once; bounds the memory.")]
+BatchSize = Annotated[int, typer.Option("--batch-size", min=1, max=65536, help="Slices at once; bounds the memory.")]
 Trust = Annotated[
     bool, typer.Option("--trust", help="Build network and transforms of the manifest from other packages too.")
 ]

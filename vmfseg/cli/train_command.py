@@ -9,7 +9,8 @@ import re
 import signal
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -224,10 +225,10 @@ def _value(text: str) -> Any:
     """Read a value as JSON, else as Python's literals as MONAI's command line does, else as text."""
     from fire.parser import DefaultParseValue  # type: ignore[import-untyped]
 
-    try:
-        return json.loads(text, parse_constant=lambda _: text)
-    except ValueError:
-        return DefaultParseValue(text)
+    for read in (partial(json.loads, parse_constant=lambda _: text), DefaultParseValue):
+        with suppress(ValueError, RecursionError, MemoryError):  # the last two: more levels than a value may have
+            return read(text)
+    return text
 
 
 def _explain(error: Exception, config: Mapping[str, Any], values: Mapping[str, Any]) -> Exception:

@@ -76,6 +76,6 @@ def open_datalist(
 def _is_datalist(path: Path) -> bool:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return True  # let the loader say what is wrong
     return isinstance(content, dict) and "format" in content

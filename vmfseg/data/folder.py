@@ -204,7 +204,7 @@ def _describes_scans(path: Path) -> bool:
         return all(names & set(_COLUMNS[column]) for column in ("image", "domain"))
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     rows = content.get("rows") if isinstance(content, dict) else content
     return isinstance(rows, list) and bool(rows) and isinstance(rows[0], dict) and {"image", "domain"} <= set(rows[0])

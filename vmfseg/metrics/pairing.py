@@ -21,6 +21,7 @@ from typing import Any
 
 from vmfseg.data.csv_table import find_columns, read_table
 from vmfseg.utils import VmfError, read_json
+from vmfseg.utils.checks import whole_number
 
 __all__ = ["BYPRODUCTS", "ROLES", "FilePair", "Pairing", "SubjectInfo", "case_name", "pair_files", "read_domains"]
 
@@ -175,11 +176,12 @@ def _frames(path: StrPath, cells: Mapping[str, str], subject: str) -> tuple[tupl
     for phase in ("ED", "ES"):
         cell = cells[phase]
         if cell:
-            if not cell.isdigit():
+            number = whole_number(cell)
+            if number is None:
                 raise _bad_table(
                     path, "ED and ES must be frame numbers from 0", f"{subject}: {cell}", "correct the cell"
                 )
-            frames.append((phase, int(cell)))
+            frames.append((phase, number))
     return tuple(frames)
 
 

@@ -65,8 +65,13 @@ _ONLY = {
     ),
     "vmfseg.data.": ("LoadVolume",),
 }  # fmt: skip
+#: Parts of the names of transforms that run code or write files wherever they are defined.
+_DANGEROUS = ("Lambda", "Save")
 #: Arguments that load weights, from a file or from the network, whoever takes them.
-_FOREIGN_WEIGHTS = ("pretrained", "pretrained_path", "pretrained_url", "model_path", "weights_path", "load_from")
+_FOREIGN_WEIGHTS = (
+    "checkpoint", "load_from", "model_path", "path_or_repo_id", "pretrained", "pretrained_path", "pretrained_url",
+    "weights", "weights_path",
+)  # fmt: skip
 #: Arguments that say where and how, not what: a run moved to another folder or device is the same run.
 _WHERE = frozenset(
     {
@@ -305,16 +310,30 @@ def _build(value: Any, place: str, trust: bool, depth: int) -> Any:
             found=target,
             fix="pass --trust if you know who wrote it",
         )
-    loads = [name for name in _FOREIGN_WEIGHTS if arguments.get(name)]
-    if loads and not trust:
-        arguments.update(dict.fromkeys(loads, False if loads == ["pretrained"] else None))  # the model has its own
     try:
+        if not trust:
+            arguments |= _without_foreign_weights(made, arguments)
         return made(**arguments)  # type: ignore[operator] # a class
     except VmfError:
         raise
     except Exception as error:
         cause = (str(error) or type(error).__name__).splitlines()[0]
         raise _wrong_arguments(place, f"{type(error).__name__}: {cause}"[:200]) from error
+
+
+def _without_foreign_weights(made: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments, given or by default, that would load weights, with values that load none.
+
+    The model has weights of its own. Only a text or ``True`` loads: weights of terms are numbers.
+    """
+    parameters = inspect.signature(made).parameters
+    defaults = {name: parameters[name].default for name in _FOREIGN_WEIGHTS if name in parameters}
+    values = {name: arguments.get(name, defaults.get(name)) for name in _FOREIGN_WEIGHTS}
+    return {
+        name: False if name == "pretrained" else None
+        for name, value in values.items()
+        if value is True or (isinstance(value, str) and value)
+    }
 
 
 @functools.cache
@@ -332,7 +351,7 @@ def _locate(target: str) -> Any:
     if not issubclass(found, Transform):
         return None
     if where.startswith(_TRANSFORMS):
-        return None if "Lambda" in found.__name__ else found
+        return None if any(part in found.__name__ for part in _DANGEROUS) else found
     plain = found.__name__.removesuffix("Dict").removesuffix("D").removesuffix("d")
     return found if any(where.startswith(m) and plain in names for m, names in _ONLY.items()) else None
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from vmfseg.utils import VmfError
+from vmfseg.utils.checks import whole_number
 
 __all__ = ["PHASES", "find_phases", "parse_frames"]
 
@@ -38,17 +39,18 @@ def parse_frames(frames: str | Sequence[int | str] | None, num_frames: int) -> l
         text = str(word)
         if text.upper() in PHASES:
             value: int | str = text.upper()
-        elif text.isdigit():
-            value = int(text)
-            if value >= num_frames:
+        else:
+            number = whole_number(text)
+            if number is None:
+                raise VmfError("VMF170", subject="frames", found=text or "nothing")
+            if number >= num_frames:
                 raise VmfError(
                     "VMF235",
                     subject="frames",
-                    found=f"frame {value} of {num_frames} (counted from 0)",
+                    found=f"frame {number} of {num_frames} (counted from 0)",
                     fix=f"Choose a frame from 0 to {num_frames - 1}.",
                 )
-        else:
-            raise VmfError("VMF170", subject="frames", found=text or "nothing")
+            value = number
         if value not in found:
             found.append(value)
     return found

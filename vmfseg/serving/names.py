@@ -118,6 +118,7 @@ def parse_object(what: str, text: str | None) -> dict[str, Any]:
         if len(text) > _MAX_OBJECT:
             raise ValueError(f"{len(text)} characters, at most {_MAX_OBJECT} are read")
         value = json.loads(text, parse_constant=_no_constant)
+        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair could never be sent back
         if isinstance(value, dict):
             return value
         found = type(value).__name__

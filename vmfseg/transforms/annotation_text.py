@@ -149,14 +149,17 @@ def slices_text(slices: Mapping[int, Iterable[int]]) -> str:
 
 def _numbers(value: Any) -> list[int]:
     parts = re.split(r"[\s,;]+", value.strip()) if isinstance(value, str) else value
-    numbers: list[int] = []
+    spans = []
     for part in [parts] if isinstance(parts, int) else parts or ():
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", str(part).strip())
+        match = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", str(part).strip())  # a cell must not fill the memory
         if match is None and str(part):
             raise ValueError(f"slices must be numbers such as 2-5,7, got {str(part)[:40]!r}.")
         if match is not None:
-            numbers += range(int(match[1]), int(match[2] or match[1]) + 1)
-    return sorted(set(numbers))
+            spans.append((int(match[1]), int(match[2] or match[1])))
+    numbers: list[int] = []
+    for first, last in sorted(spans):
+        numbers += range(max(first, numbers[-1] + 1) if numbers else first, last + 1)
+    return numbers
 
 
 def _from_json(name: str, value: Any) -> Any:
@@ -165,5 +168,5 @@ def _from_json(name: str, value: Any) -> Any:
         return value
     try:
         return json.loads(value)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{name} must be valid JSON, got {value[:60]!r}.") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ __all__ = [
     "check_positive",
     "did_you_mean",
     "usable_device",
+    "whole_number",
 ]
 
 
@@ -120,3 +122,13 @@ def did_you_mean(word: str, options: Iterable[str]) -> str:
     """
     close = difflib.get_close_matches(str(word), [str(option) for option in options], n=1, cutoff=0.5)
     return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def whole_number(text: str) -> int | None:
+    """Return the number that a text of at most nine digits is, or ``None``; no digit of another script, no power.
+
+    Example:
+        >>> whole_number("12"), whole_number("-1"), whole_number("\u00b2"), whole_number("9" * 5001)
+        (12, None, None, None)
+    """
+    return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None

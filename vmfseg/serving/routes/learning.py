@@ -13,6 +13,7 @@ from vmfseg.serving.routes.infer import Shared
 from vmfseg.serving.served_models import find_model
 from vmfseg.serving.strategies import check_strategy, next_by_chance, next_by_quality
 from vmfseg.serving.worklist import score_next, work_list
+from vmfseg.utils.errors import printable
 
 __all__ = ["router", "worklist"]
 
@@ -38,7 +39,9 @@ async def next_sample(request: Request, service: Shared, strategy: str, params: 
     if found is None:
         return {}
     image, facts = found
-    return await run_in_threadpool(_handed_out, service, image, name, facts, str(given.get("client_id") or "")[:80])
+    return await run_in_threadpool(
+        _handed_out, service, image, name, facts, printable(str(given.get("client_id") or ""))[:80]
+    )
 
 
 def _handed_out(service: Shared, image: str, strategy: str, facts: dict[str, Any], client: str) -> dict[str, Any]:

@@ -22,6 +22,7 @@ def slices():
 
 
 def test_no_share_of_the_scan_is_the_network_and_a_whole_one_is_batch_statistics(network, slices):
+    network, slices = copy.deepcopy(network).double(), slices.double()  # a flat channel blows up rounding errors
     with torch.no_grad():
         torch.testing.assert_close(interpolated_batch_norm(network, slices, 0.0)(slices), network(slices))
         by_batch = copy.deepcopy(network)
@@ -29,7 +30,7 @@ def test_no_share_of_the_scan_is_the_network_and_a_whole_one_is_batch_statistics
             if isinstance(module, torch.nn.BatchNorm2d):
                 module.train()
         whole = interpolated_batch_norm(network, slices, 1.0)(slices)
-        torch.testing.assert_close(whole, by_batch(slices), atol=1e-3, rtol=1e-3)
+        torch.testing.assert_close(whole, by_batch(slices), atol=1e-9, rtol=1e-9)
 
 
 def test_the_first_layer_has_the_blend_of_both_statistics(network, slices):

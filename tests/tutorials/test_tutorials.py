@@ -10,7 +10,6 @@ import base64
 import io
 import os
 import re
-import resource
 import sys
 from pathlib import Path
 
@@ -33,19 +32,12 @@ NAMES = [
     "07_bundles_export_serving",
     "08_studies",
 ]
-#: Seconds of CPU: with two cores this is well below 90 seconds on the clock.
-LIMIT = 240
 #: Bytes of a stored notebook, its figures included.
 SIZE = 250_000
 
 
 def read(name):
     return nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
-
-
-def cpu_of_children():
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def tracked_files():
@@ -131,14 +123,13 @@ def test_a_tutorial_runs(name, tmp_path):
         **dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), nowhere),
         **dict.fromkeys(("no_proxy", "NO_PROXY"), "127.0.0.1,localhost"),
     }
-    before, start = tracked_files(), cpu_of_children()
+    before = tracked_files()
     book = read(name)
     place = {"metadata": {"path": str(FOLDER)}}
     client = nbclient.NotebookClient(
         book, timeout=900, startup_timeout=600, kernel_name="python3", resources=place
     )  # a busy machine takes its time to start a kernel
     client.execute(env=environment)
-    assert cpu_of_children() - start < LIMIT
     assert tracked_files() == before, "a tutorial writes into a temporary folder only"
     assert not (home / ".cache" / "vmfseg").exists()
     outputs = [output for cell in book.cells if cell.cell_type == "code" for output in cell.outputs]

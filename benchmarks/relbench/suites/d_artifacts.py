@@ -225,7 +225,8 @@ def cases() -> list[Case]:
         _manifest("code-as-target", "VMF418", "allow|only networks", network={
             "_target_": "builtins.exec", "object": CODE}),
         _manifest("argument-that-writes", "VMF418", "allow|only networks|write", preprocessing={
-            "_target_": "SaveImaged", "keys": "image", "output_dir": "stolen"}),
+            "_target_": "SaveClassificationd", "keys": "image", "output_dir": str(MODELS),
+            "filename": "model.safetensors"}),
         _manifest("nested-builder", "VMF418", "allow|only networks", network={
             **unet, "channels": {"_target_": "builtins.eval", "source": CODE}}),
         _manifest("expression", "VMF418|VMF322", "allow|only networks|evaluat|plain (value|argument)", 4, network={

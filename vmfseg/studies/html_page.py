@@ -12,6 +12,7 @@ import jinja2
 from vmfseg import __version__
 from vmfseg.studies.markdown_table import (
     PROTOCOL_NOTES,
+    PROTOCOL_TITLES,
     figure_columns,
     figure_header,
     format_difference,
@@ -55,15 +56,11 @@ def _part(study: Study, protocol: str, tables: Sequence[Table]) -> dict[str, Any
         if any(AVERAGE in line.dice for table in mine for line in table.lines):
             pictures.append(picture(draw_costs(mine), "Dice against CPU seconds of a run"))
     return {
-        "protocol": protocol,
-        "note": _sentence(PROTOCOL_NOTES[protocol].partition(": ")[2]),
+        "title": PROTOCOL_TITLES[protocol],
+        "note": PROTOCOL_NOTES[protocol],
         "pictures": pictures,
         "blocks": [_block(study, table) for table in mine],
     }
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _block(study: Study, table: Table) -> dict[str, Any]:

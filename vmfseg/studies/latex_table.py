@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from vmfseg.studies.markdown_table import PROTOCOL_TITLES
 from vmfseg.studies.records import Record
 from vmfseg.studies.study_file import Study
 from vmfseg.studies.summary import AVERAGE, Line, Spread, Table
@@ -36,7 +37,7 @@ def latex_table(study: Study, tables: Sequence[Table], records: Sequence[Record]
             else ("slice-wise micro Dice (\\%) of the reference code", "mask set distance (the published HD)")
         )
         seeds = f"{len(study.seeds)} seed{'s' if len(study.seeds) > 1 else ''}"
-        about = f"{_text(study.title)}, protocol {protocol}"
+        about = _text(f"{study.title}. {PROTOCOL_TITLES[protocol]}")
         spread = f"mean and standard deviation over {seeds}."
         caption = f"{about}: {figures[0]} and {figures[1]}, average over targets, {spread}"
         parts.append(_environment(caption, names, ["Percent", "metrics"], _averages(mine)))

@@ -12,6 +12,7 @@ from vmfseg.studies.summary import AVERAGE, Comparison, Line, Spread, Table
 
 __all__ = [
     "PROTOCOL_NOTES",
+    "PROTOCOL_TITLES",
     "figure_columns",
     "figure_header",
     "format_difference",
@@ -22,15 +23,16 @@ __all__ = [
     "unfinished_rows",
 ]
 
+#: Heading of the tables of a protocol.
+PROTOCOL_TITLES = {"clean": "Target domain unseen", "paper": "As the reference code counts (protocol paper)"}
 #: What the figures of a protocol are; printed above them.
 PROTOCOL_NOTES = {
     "clean": (
-        "Protocol clean: nothing of the target chooses anything. Dice in % per volume on the native grid, mean over "
-        "classes; HD in mm."
+        "Nothing of the target chooses anything. Dice in % per volume on the native grid, mean over classes; HD in mm."
     ),
     "paper": (
-        "Protocol paper: label counts and metrics of the reference code. Dice is slice_micro_dice in %; "
-        "mask_set_distance is what the paper calls HD, and no distance in space."
+        "Label counts and metrics of the reference code. Dice is slice_micro_dice in %; mask_set_distance is what the "
+        "paper calls HD, and no distance in space."
     ),
 }
 _PUBLISHED = (
@@ -44,7 +46,7 @@ def markdown_table(study: Study, tables: Sequence[Table], records: Sequence[Reco
     lines = [f"# {study.title}", "", f"{state_line(study, records)} {study.note}".strip(), ""]
     for protocol in study.protocols:
         mine = [table for table in tables if table.protocol == protocol]
-        lines += [f"## Protocol {protocol}", "", PROTOCOL_NOTES[protocol]]
+        lines += [f"## {PROTOCOL_TITLES[protocol]}", "", PROTOCOL_NOTES[protocol]]
         lines += [_PUBLISHED] if study.published else []
         for table in mine:
             lines += ["", f"### {table.fraction:.4g} of the subjects labelled", "", *_figures(table)]
